@@ -1,0 +1,97 @@
+"""What is audited: a record. It carries no membership; that lives in the split ledger alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Literal
+
+Role = Literal["system", "user", "assistant", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn. `role="text"` is raw text outside any chat template.
+
+    `scored` marks an assistant turn whose tokens belong to the target (every assistant turn of a training
+    conversation), as opposed to an assistant turn that only serves as context (a probe's answer).
+    """
+
+    role: Role
+    content: str
+    scored: bool = False
+
+
+Context = tuple[Message, ...]
+"""Turns put before a record, such as a probe or a prefix of demonstrations."""
+
+_NO_VARIANTS: Mapping[str, tuple[Context, ...]] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Record:
+    """One training example, or one that might have been.
+
+    Attributes:
+        id: unique within an audit, stable across runs of the same file.
+        messages: the turns before the target; assistant turns among them that were trained on have `scored=True`.
+            Empty for plain text.
+        target: the last assistant turn, or the whole text of a plain-text row.
+        images: reserved for vision-language records.
+        variants: named contexts (masked copies, retrieved demonstrations, a constant prefix), made once and
+            seeded by record id, so that randomness is data.
+        group: records of one group (several answers to one question) stay on one side and are resampled together.
+    """
+
+    id: str
+    messages: tuple[Message, ...]
+    target: str
+    images: tuple[str, ...] = ()
+    variants: Mapping[str, tuple[Context, ...]] = field(default=_NO_VARIANTS, compare=False)
+    group: str = ""
+
+    def with_variant(self, name: str, contexts: Iterable[Context]) -> Record:
+        """A copy that also holds `contexts` under `name`."""
+        return replace(self, variants=MappingProxyType({**self.variants, name: tuple(contexts)}))
+
+    @property
+    def prompt(self) -> str:
+        """All text before the target, turns joined by newlines."""
+        return "\n".join(m.content for m in self.messages)
+
+    @property
+    def responses(self) -> tuple[str, ...]:
+        """The texts under the loss, in order: scored assistant turns, then the target."""
+        return (*(m.content for m in self.messages if m.scored), self.target)
+
+    @property
+    def text(self) -> str:
+        """Prompt and target as one string, for duplicate search and blind baselines."""
+        return f"{self.prompt}\n{self.target}" if self.messages else self.target
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One question to a model: the log-probability of `target` after `messages`. Equal queries are asked once.
+
+    `model` is a role, not a model: `target`, `base` or `reference`; the audit says which model plays it.
+    """
+
+    messages: tuple[Message, ...]
+    target: str
+    images: tuple[str, ...] = ()
+    model: str = "target"
+
+    def digest(self) -> bytes:
+        """SHA-256 over everything but the role: the same question to the same model has the same digest."""
+        turns = [[m.role, m.content, m.scored] for m in self.messages]
+        return hashlib.sha256(json.dumps([turns, self.target, list(self.images)]).encode()).digest()
+
+
+def with_context(messages: tuple[Message, ...], context: Context) -> tuple[Message, ...]:
+    """Put `context` before `messages`, behind a leading system turn if there is one."""
+    n_system = 1 if messages and messages[0].role == "system" else 0
+    return (*messages[:n_system], *context, *messages[n_system:])
