@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Literal
 
 Role = Literal["system", "user", "assistant", "text"]
@@ -28,8 +27,6 @@ class Message:
 Context = tuple[Message, ...]
 """Turns put before a record, such as a probe or a prefix of demonstrations."""
 
-_NO_VARIANTS: Mapping[str, tuple[Context, ...]] = MappingProxyType({})
-
 
 @dataclass(frozen=True)
 class Record:
@@ -50,12 +47,12 @@ class Record:
     messages: tuple[Message, ...]
     target: str
     images: tuple[str, ...] = ()
-    variants: Mapping[str, tuple[Context, ...]] = field(default=_NO_VARIANTS, compare=False)
+    variants: Mapping[str, tuple[Context, ...]] = field(default_factory=dict, compare=False)
     group: str = ""
 
     def with_variant(self, name: str, contexts: Iterable[Context]) -> Record:
         """A copy that also holds `contexts` under `name`."""
-        return replace(self, variants=MappingProxyType({**self.variants, name: tuple(contexts)}))
+        return replace(self, variants={**self.variants, name: tuple(contexts)})
 
     @property
     def prompt(self) -> str:

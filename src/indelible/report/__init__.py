@@ -1,0 +1,79 @@
+"""Reports of a run: one self-contained HTML page, a short Markdown page, and the figures as PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from indelible.report.compare import compare
+
+if TYPE_CHECKING:
+    from indelible.runs import Run
+
+REPORT_HTML = "report.html"
+REPORT_MARKDOWN = "report.md"
+FIGURES = "figures"
+
+__all__ = ["FIGURES", "REPORT_HTML", "REPORT_MARKDOWN", "compare", "render", "rerender"]
+
+
+def render(path: Path | str, manifest: Mapping[str, Any] | None = None) -> None:
+    """Write report.html, report.md and figures/*.png into a run.
+
+    `manifest` is the draft of a run that is about to be finished; without it, the manifest of the finished run is
+    read. The caller finishes the run afterwards (`RunDir.finish`), so that the report is hashed too.
+
+    Raises:
+        UserError: see `indelible.runs.read_run`.
+    """
+    from indelible.runs import read_run, read_tables
+
+    path = Path(path)
+    _write(read_run(path) if manifest is None else read_tables(path, manifest))
+
+
+def rerender(path: Path | str) -> None:
+    """Write the report of a finished run anew, and its new hashes into the manifest.
+
+    Raises:
+        UserError: a file other than the report differs from its hash; see also `indelible.runs.read_run`.
+    """
+    from indelible.errors import UserError
+    from indelible.runs import MANIFEST, hash_files, read_run, write_json
+
+    path = Path(path)
+    run = read_run(path)
+    listed = {name: digest for name, digest in run.manifest.get("files", {}).items() if not _is_report(name)}
+    found = hash_files(path)
+    changed = [name for name, digest in listed.items() if found.get(name) != digest]
+    if changed:
+        raise UserError(
+            f"{path} was changed after it was finished ({', '.join(changed)}): its numbers are not reported."
+        )
+    _write(run)
+    hashes = listed | {name: digest for name, digest in hash_files(path).items() if _is_report(name)}
+    write_json(path / MANIFEST, {**run.manifest, "files": dict(sorted(hashes.items()))})
+
+
+def _is_report(name: str) -> bool:
+    return name in {REPORT_HTML, REPORT_MARKDOWN} or (name.startswith(FIGURES + "/") and name.endswith(".png"))
+
+
+def _write(run: Run) -> None:
+    from indelible.report.facts import Facts
+    from indelible.report.figures import draw
+    from indelible.report.html import render_html
+    from indelible.report.markdown import render_markdown
+    from indelible.report.view import build
+    from indelible.runs import hash_files, write_bytes
+
+    for stale in (run.path / FIGURES).glob("*.png"):
+        stale.unlink()
+    hashes = run.manifest.get("files") or hash_files(run.path)
+    view = build(run, {name: digest for name, digest in hashes.items() if not _is_report(name)})
+    figures = draw(Facts(run))
+    for figure in figures:
+        write_bytes(run.path / FIGURES / f"{figure.name}.png", figure.png)
+    write_bytes(run.path / REPORT_HTML, render_html(view, figures).encode())
+    write_bytes(run.path / REPORT_MARKDOWN, render_markdown(view, figures).encode())

@@ -1,0 +1,167 @@
+"""Settings of every command: frozen, checked, written resolved into the run they made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from indelible.errors import ConfigError, did_you_mean
+
+DEFAULT_ATTACKS = (
+    "bag-of-words",
+    "loss",
+    "zlib",
+    "min-k",
+    "min-k++",
+    "recall",
+    "reference-base",
+    "icp-ref",
+    "icp-sp",
+)
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DataOptions(_Settings):
+    """How files become records."""
+
+    format: str = "auto"
+    columns: dict[str, str] | None = None
+    group_column: str | None = None
+    id_column: str | None = None
+    split: str = "train"
+
+
+class ModelOptions(_Settings):
+    """How models are loaded and rendered."""
+
+    device: str = "auto"
+    dtype: str = "auto"
+    batch_tokens: int | None = Field(default=None, ge=1)
+    template: str | None = None
+    system: str | None = None
+    quantise: Literal["none", "4bit", "8bit"] = "none"
+    trust_remote_code: bool = False
+
+
+class AuditConfig(_Settings):
+    """`indelible audit`."""
+
+    model: str
+    members: str
+    nonmembers: str
+    base: str | None = None
+    reference: str | None = None
+    pool: str | None = None
+    out: str | None = None
+    attacks: tuple[str, ...] = DEFAULT_ATTACKS
+    settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    compat: Literal["icp-mia"] | None = None
+    data: DataOptions = DataOptions()
+    load: ModelOptions = ModelOptions()
+    max_records: int | None = Field(default=None, ge=2)
+    seed: int = 0
+    embedder: str = "builtin:all-minilm-l6-v2"
+    base_control: bool = True
+    level: float = Field(default=0.95, gt=0.5, lt=1)
+    n_bootstrap: int = Field(default=2000, ge=200)
+    cache: bool = True
+    with_text: bool = False
+    fail_if: tuple[str, ...] = ()
+
+    @field_validator("attacks")
+    @classmethod
+    def _not_empty(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value:
+            raise ValueError("at least one attack")
+        return value
+
+
+class ScoreConfig(_Settings):
+    """`indelible score`."""
+
+    file: str
+    out: str | None = None
+    seed: int = 0
+    level: float = Field(default=0.95, gt=0.5, lt=1)
+    n_bootstrap: int = Field(default=2000, ge=200)
+    fail_if: tuple[str, ...] = ()
+
+
+class TrainConfig(_Settings):
+    """`indelible train`."""
+
+    model: str
+    train: str
+    out: str
+    epochs: int = Field(default=2, ge=1)
+    batch_size: int = Field(default=16, ge=1)
+    learning_rate: float = Field(default=1e-4, gt=0)
+    schedule: Literal["cosine", "constant"] = "cosine"
+    warmup_ratio: float = Field(default=0.1, ge=0, lt=1)
+    warmup_steps: int | None = Field(default=None, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    max_tokens: int = Field(default=2048, ge=2)
+    micro_batch_tokens: int = Field(default=1024, ge=1)
+    shuffle: bool = True
+    seed: int = 0
+    save_at: tuple[int, ...] = ()
+    lora_rank: int = Field(default=0, ge=0)
+    lora_alpha: int | None = Field(default=None, ge=1)
+    lora_dropout: float = Field(default=0.0, ge=0, lt=1)
+    autocast: bool = False
+    device: str = "auto"
+    template: str | None = None
+    system: str | None = None
+    trust_remote_code: bool = False
+    data: DataOptions = DataOptions()
+
+
+Config = TypeVar("Config", bound=_Settings)
+
+
+def resolve(kind: type[Config], flags: Mapping[str, Any], file: str | None = None) -> tuple[Config, dict[str, Any]]:
+    """Settings from a YAML file, overridden by the flags that were given.
+
+    Returns:
+        the checked settings, and what was given, as written into the manifest.
+
+    Raises:
+        ConfigError: unreadable file, unknown key (with the closest known one), or a value out of range.
+    """
+    given: dict[str, Any] = {}
+    if file is not None:
+        import yaml
+
+        try:
+            read = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise ConfigError(f"config file {file} cannot be read: {' '.join(str(error).split())}") from error
+        if not isinstance(read, dict):
+            raise ConfigError(f"config file {file}: expected keys and values, found {type(read).__name__}")
+        given = dict(read)
+    for key, value in flags.items():
+        if isinstance(value, dict) and isinstance(given.get(key), dict):
+            given[key] = {**given[key], **value}
+        else:
+            given[key] = value
+    try:
+        return kind.model_validate(given), given
+    except ValidationError as error:
+        raise ConfigError(_one_line(kind, error)) from error
+
+
+def _one_line(kind: type[_Settings], error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return did_you_mean(where, list(kind.model_fields), "setting")
+    if first["type"] == "missing":
+        return f"setting '{where}' is missing: give --{where.replace('_', '-')}"
+    return f"setting '{where}': {first['msg']} (given: {first['input']!r})"

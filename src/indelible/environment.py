@@ -1,0 +1,59 @@
+"""What a run was made with: versions, hardware, facts of training found beside a model."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("torch", "transformers", "peft", "tokenizers", "sentence-transformers", "scikit-learn", "scipy", "numpy", "pandas")
+
+
+def package_version() -> str:
+    """This package's version."""
+    return importlib.metadata.version("indelible")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide numbers."""
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in PACKAGES}}
+
+
+def hardware(device: str) -> dict[str, Any]:
+    """Processor, cores, memory (GiB) and device."""
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+    return {
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gib": round(pages / 2**30, 1) if pages else None,
+        "device": device,
+    }
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def training_facts(folder: Path) -> dict[str, Any] | None:
+    """What the trainer left beside the weights: `training.json` of `indelible train`, or transformers'
+    `trainer_state.json`; None where there is neither or it cannot be read."""
+    own = folder / "training.json"
+    theirs = folder / "trainer_state.json"
+    path = own if own.exists() else theirs
+    if not path.exists():
+        return None
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {"unreadable": path.name}
+    if path == own:
+        return dict(facts)
+    return {key: facts.get(key) for key in ("epoch", "global_step", "num_train_epochs", "max_steps", "train_batch_size")}

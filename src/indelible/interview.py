@@ -1,0 +1,99 @@
+"""Attacks meet models: questions are collected in rounds, asked once a model, and handed back as answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pandas as pd
+
+from indelible.attacks.base import Attack, Resources, score_all
+from indelible.data.records import Query, Record
+from indelible.models.base import LanguageModel, TokenLogprobs
+from indelible.models.causal import CausalModel
+from indelible.scoring.cache import AnswerCache
+from indelible.scoring.engine import Answers, Counts, answer
+
+
+@dataclass
+class Interview:
+    """The models of an audit by role, and everything they have said so far.
+
+    Answers are remembered by model, not by role: what the base was asked for `reference-base` is not asked again when
+    the base is itself the one under test.
+    """
+
+    models: Mapping[str, LanguageModel]
+    cache: AnswerCache | None = None
+    counts: Counts = field(default_factory=Counts)
+    _found: dict[tuple[str, Query], TokenLogprobs] = field(default_factory=dict)
+    _failed: dict[tuple[str, Query], str] = field(default_factory=dict)
+
+    def ask(
+        self, attacks: Sequence[Attack], records: Sequence[Record], *, subject: str = "target", stage: str = "scoring"
+    ) -> Answers:
+        """All answers the attacks need about the records, with the model of role `subject` under test.
+
+        Attacks are asked for questions again and again until nothing new comes: some need a first answer to know their
+        second question.
+        """
+        subject_model = self.models[subject]
+        spans = subject_model.chat if isinstance(subject_model, CausalModel) else None
+        answers = Answers({}, {}, (lambda q: spans.encode(q).spans) if spans else None)
+        rounds = 0
+        while True:
+            wanted = dict.fromkeys(
+                q for a in attacks for r in records for q in a.queries(r, answers) if q not in answers
+            )
+            if not wanted:
+                return answers
+            rounds += 1
+            answers = self._answer(wanted, answers, subject, stage if rounds == 1 else f"{stage}, round {rounds}")
+
+    def _answer(self, wanted: Iterable[Query], so_far: Answers, subject: str, stage: str) -> Answers:
+        found, failed = dict(so_far.found), dict(so_far.failed)
+        by_model: dict[str, tuple[LanguageModel, list[Query]]] = {}
+        for query in wanted:
+            model = self.models[subject if query.model == "target" else query.model]
+            by_model.setdefault(model.fingerprint, (model, []))[1].append(query)
+        for key, (model, queries) in by_model.items():
+            bare = [replace(q, model="target") for q in queries]
+            new = [q for q in bare if (key, q) not in self._found and (key, q) not in self._failed]
+            said, counts = answer(model, new, cache=self.cache, stage=stage)
+            counts.asked = len(queries)
+            self.counts.add(counts)
+            self._found.update({(key, q): a for q, a in said.found.items()})
+            self._failed.update({(key, q): why for q, why in said.failed.items()})
+            for query, question in zip(queries, bare, strict=True):
+                if (key, question) in self._found:
+                    found[query] = self._found[key, question]
+                else:
+                    failed[query] = self._failed[key, question]
+        return Answers(found, failed, so_far.spans)
+
+
+def prepare(attacks: Sequence[Attack], records: Sequence[Record], resources: Resources) -> list[Record]:
+    """Records with the variants of all attacks."""
+    prepared = list(records)
+    for attack in attacks:
+        prepared = attack.prepare(prepared, resources)
+    return prepared
+
+
+def score_frame(attacks: Mapping[str, Attack], records: Sequence[Record], answers: Answers, model: str) -> pd.DataFrame:
+    """`scores.parquet` rows: record_id, attack, model, score (NaN where there is none), reason."""
+    rows = []
+    for name, attack in attacks.items():
+        scores, reasons = score_all(attack, records, answers)
+        rows += [(record_id, name, model, value, reasons.get(record_id)) for record_id, value in scores.items()]
+    return pd.DataFrame(rows, columns=["record_id", "attack", "model", "score", "reason"])
+
+
+def unscorable(scores: pd.DataFrame) -> dict[str, dict[str, int]]:
+    """Attack -> reason -> count, numbers in brackets left out of the reasons."""
+    missing = scores[scores["score"].isna()]
+    out: dict[str, dict[str, int]] = {}
+    for attack, part in missing.groupby("attack"):
+        out[str(attack)] = dict(Counter(str(reason).split(" (")[0] for reason in part["reason"]))
+    return out

@@ -1,0 +1,62 @@
+"""What a language model is to this package: something that answers queries with log-probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indelible.data.chat import Encoded
+from indelible.data.records import Query
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """The answer to a query: one entry a target token, natural logarithms, float32.
+
+    Attributes:
+        logprobs: (n,) log p(y_t | everything before).
+        mean: (n,) sum over the vocabulary of p log p, the mean next-token log-probability under the model.
+        std: (n,) standard deviation of log p under p.
+        argmax: (n,) int32, the most probable token id.
+    """
+
+    logprobs: NDArray[np.float32]
+    mean: NDArray[np.float32]
+    std: NDArray[np.float32]
+    argmax: NDArray[np.int32]
+
+
+@runtime_checkable
+class LanguageModel(Protocol):
+    """A model that can be asked. `fingerprint` changes whenever an answer could."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    @property
+    def context_length(self) -> int:
+        """The most tokens a query may have."""
+        ...
+
+    def encode(self, query: Query) -> Encoded:
+        """Tokens of a query, as this model's trainer would have written them."""
+        ...
+
+    def stream(self, encoded: Sequence[Encoded]) -> Iterator[tuple[int, TokenLogprobs]]:
+        """Answers in the order in which they get ready, with the index of each."""
+        ...
+
+    def n_tokens(self, encoded: Sequence[Encoded]) -> int:
+        """How many tokens `stream` will compute for these, shared beginnings once."""
+        ...
+
+    def generate(self, queries: Sequence[Query], max_new_tokens: int) -> list[str]:
+        """Greedy continuations of the queries' prompts (their targets are ignored)."""
+        ...

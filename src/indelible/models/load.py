@@ -1,0 +1,160 @@
+"""Loading: a `Source` becomes a `CausalModel`, checked before anything is asked of it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from indelible.data.chat import chat_format
+from indelible.errors import ConfigError, MissingExtra, ModelError
+from indelible.models.causal import (
+    DEFAULT_BATCH_TOKENS,
+    CausalModel,
+    check_adapter,
+    check_network,
+    default_device,
+    default_dtype,
+)
+from indelible.models.sources import Source, locate
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How to load, the same for every model of an audit.
+
+    `None` or "auto" means: decided by the device. `chat_data` says that the records are conversations with roles.
+    """
+
+    device: str = "auto"
+    dtype: str = "auto"
+    batch_tokens: int | None = None
+    template: str | None = None
+    system: str | None = None
+    quantise: str = "none"
+    trust_remote_code: bool = False
+    chat_data: bool = False
+
+
+def load_model(given: str, options: LoadOptions, *, base: str | None = None) -> tuple[CausalModel, Source]:
+    """Load a model for scoring.
+
+    Args:
+        given: hub id, folder, adapter folder, .gguf file or builtin:NAME.
+        base: for an adapter, the base to put under it instead of the one it names.
+
+    Raises:
+        ModelError, ConfigError, MissingExtra: one line each.
+    """
+    source = locate(given, quantise=options.quantise)
+    device = default_device() if options.device == "auto" else _device(options.device)
+    dtype = default_dtype(device) if options.dtype == "auto" else _dtype(options.dtype)
+    under = source
+    if source.kind == "adapter":
+        if not (base or source.base):
+            raise ModelError(f"adapter {given} names no base model: give it with --base")
+        under = locate(base or str(source.base), quantise=options.quantise)
+        if under.kind == "adapter":
+            raise ModelError(f"the base of adapter {given} is itself an adapter ({under.given}): give a full model")
+    module = load_module(under, dtype=dtype, device=device, trust_remote_code=options.trust_remote_code)
+    fingerprint = under.fingerprint()
+    if source.kind == "adapter":
+        module = _adapted(module, source)
+        fingerprint = hashlib.sha256((fingerprint + source.fingerprint()).encode()).hexdigest()
+    tokenizer = load_tokenizer(source, under, trust_remote_code=options.trust_remote_code)
+    chat = chat_format(tokenizer, template=options.template, system=options.system, chat_data=options.chat_data)
+    module.eval()
+    model = CausalModel(
+        name=given,
+        weights_fingerprint=hashlib.sha256((fingerprint + options.quantise).encode()).hexdigest(),
+        module=module,
+        chat=chat,
+        device=device,
+        dtype=dtype,
+        context_length=_context_length(module, tokenizer),
+        batch_tokens=options.batch_tokens or DEFAULT_BATCH_TOKENS.get(device.type, 4096),
+        kind=source.kind,
+        adapter=True if source.kind == "adapter" else None,
+    )
+    check_network(model)
+    if source.kind == "adapter":
+        check_adapter(model)
+    return model, source
+
+
+def load_module(source: Source, *, dtype: torch.dtype, device: torch.device, trust_remote_code: bool) -> Any:
+    """The bare transformers module of a full model."""
+    from transformers import AutoModelForCausalLM
+
+    extra: dict[str, Any] = {}
+    if source.quantise != "none":
+        extra["quantization_config"] = _quantisation(source.quantise, dtype)
+    try:
+        module = AutoModelForCausalLM.from_pretrained(
+            source.folder, dtype=dtype, use_safetensors=True, trust_remote_code=trust_remote_code, **extra
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"{source.given} cannot be loaded as a causal language model: {line}") from error
+    return module if source.quantise != "none" else module.to(device)
+
+
+def load_tokenizer(source: Source, under: Source, *, trust_remote_code: bool = False) -> Any:
+    """The tokenizer beside the weights, or the base's where an adapter brings none."""
+    from transformers import AutoTokenizer
+
+    folder = source.folder if (source.folder / "tokenizer_config.json").exists() else under.folder
+    try:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"no tokenizer can be loaded from {folder}") from error
+
+
+def _adapted(module: Any, source: Source) -> Any:
+    from peft import PeftModel
+
+    try:
+        return PeftModel.from_pretrained(module, str(source.folder))
+    except (ValueError, RuntimeError, KeyError, TypeError) as error:
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"adapter {source.given} does not fit its base model: {line}") from error
+
+
+def _quantisation(quantise: str, dtype: torch.dtype) -> Any:
+    import importlib.util
+
+    if quantise not in {"4bit", "8bit"}:
+        raise ConfigError(f"--quantise {quantise}: expected none, 4bit or 8bit")
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise MissingExtra(f"--quantise {quantise} needs bitsandbytes: pip install 'indelible[quant]'")
+    from transformers import BitsAndBytesConfig
+
+    if quantise == "8bit":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"--device {name}: expected auto, cpu, cuda, cuda:N or mps") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"--device {name}: this machine has no CUDA device")
+    return device
+
+
+def _dtype(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise ConfigError(f"--dtype {name}: expected auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _context_length(module: Any, tokenizer: Any) -> int:
+    """The smaller of what the network and the tokenizer say; both may leave it open."""
+    told = [getattr(module.config, "max_position_embeddings", None), getattr(tokenizer, "model_max_length", None)]
+    return min([int(n) for n in told if n is not None and 0 < int(n) < 10**9], default=1 << 20)

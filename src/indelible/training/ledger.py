@@ -1,0 +1,38 @@
+"""What training leaves behind: folders that transformers loads, and a ledger of which record was seen when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from indelible.config import TrainConfig
+from indelible.data.records import Record
+from indelible.models.causal import CausalModel
+
+if TYPE_CHECKING:
+    from indelible.training.sft import Step
+
+
+def save_checkpoint(model: CausalModel, folder: Path, config: TrainConfig, steps: Sequence[Step]) -> None:
+    """Weights (safetensors; an adapter alone for LoRA), config, tokenizer and the chat template as trained."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = model.chat.tokenizer
+    if model.chat.template is not None:
+        tokenizer.chat_template = model.chat.template  # audits then render as training did, without being told
+    if config.lora_rank:
+        for adapter in model.module.peft_config.values():
+            adapter.base_model_name_or_path = config.model
+    model.module.save_pretrained(folder, safe_serialization=True)
+    tokenizer.save_pretrained(folder)
+
+
+def write_log(path: Path, steps: Sequence[Step], records: Sequence[Record]) -> None:
+    """`training_log.parquet`: step, epoch, record_id, learning_rate, loss (the step's), one row a record seen."""
+    import pandas as pd
+
+    rows = [
+        (s.step, s.epoch, records[i].id, s.learning_rate, s.loss) for s in steps for i in s.rows
+    ]
+    frame = pd.DataFrame(rows, columns=["step", "epoch", "record_id", "learning_rate", "loss"])
+    frame.to_parquet(path, index=False)
