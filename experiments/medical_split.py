@@ -34,8 +34,10 @@ def main() -> None:
     for name, part in sides.items():
         text = "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in part)
         (args.out / f"{name}.jsonl").write_text(text, encoding="utf-8")
-    print(f"{len(rows)} rows, {len(rows) - len(short)} longer than {args.max_chars} characters left out; "
-          f"{len(sides['members'])} members, {len(sides['heldout'])} held out")
+    print(
+        f"{len(rows)} rows, {len(rows) - len(short)} longer than {args.max_chars} characters left out; "
+        f"{len(sides['members'])} members, {len(sides['heldout'])} held out"
+    )
 
 
 if __name__ == "__main__":

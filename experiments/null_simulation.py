@@ -130,7 +130,7 @@ def main() -> None:
             k, n = int(np.sum(answers)), len(answers)
             ends = clopper_pearson(k, n)
             summary[scenario][name] = round(k / n, 5)
-            print(f"  {name:62s} {k / n:7.4f}  {ends.low:.4f} to {ends.high:.4f}")
+            print(f"  {name:62s} {k / n:7.4f}  {ends.low:.4f} to {ends.high:.4f}", flush=True)
     print(json.dumps({"settings": vars(args), "rates": summary}))
 
 

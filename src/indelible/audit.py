@@ -96,14 +96,15 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
     clock("probes")
     cache = AnswerCache(engine_version=ENGINE_VERSION) if config.cache else None
     interview = Interview(subjects.models, cache)
-    frames = [score_frame(attacks, records, interview.ask(list(attacks.values()), records, stage="target"), "target")]
+    answers = interview.ask(list(attacks.values()), records)
+    frames = [score_frame(attacks, records, answers, "target")]
     clock("target")
     if "base" not in subjects.models:
         not_run.append({"what": "base", "reason": "no base model given (--base), so no control on it"})
     elif not config.base_control:
         not_run.append({"what": "base", "reason": "switched off (--no-base-control)"})
     else:
-        answers = interview.ask(list(attacks.values()), records, subject="base", stage="base")
+        answers = interview.ask(list(attacks.values()), records, subject="base", stage="control on the {model} model")
         frames.append(score_frame(attacks, records, answers, "base"))
     clock("base")
     scores = pd.concat(frames, ignore_index=True)
@@ -161,8 +162,11 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
         },
         "training": training_facts(subjects.sources["target"].folder),
         "threat_model": {
-            "access": "log-probabilities of given text from the audited model" + (" and its base" if "base" in subjects.models else ""),
-            "knowledge": "the record in full; a reference pool of the same kind" if cohort.pool else "the record in full",
+            "access": "log-probabilities of given text from the audited model"
+            + (" and its base" if "base" in subjects.models else ""),
+            "knowledge": "the record in full; a reference pool of the same kind"
+            if cohort.pool
+            else "the record in full",
             "queries_per_record": round(interview.counts.unique / len(records), 1),
         },
         "not_run": not_run,
@@ -258,7 +262,9 @@ def load_subjects(config: AuditConfig, *, chat_data: bool) -> Subjects:
         models["reference"], sources["reference"] = load_model(config.reference, options)
     for role in ("base", "reference"):
         if role in models and models[role].fingerprint == target.fingerprint:
-            raise ConfigError(f"--{role} {config.base if role == 'base' else config.reference} is the audited model itself")
+            raise ConfigError(
+                f"--{role} {config.base if role == 'base' else config.reference} is the audited model itself"
+            )
     return Subjects(models, sources)
 
 
@@ -283,7 +289,10 @@ def drop_too_long(cohort: Cohort, model: CausalModel) -> tuple[Cohort, dict[str,
                 f"all {lost[side]} {side} are longer than the model's context of {model.context_length} tokens: "
                 "records are never cut; give shorter ones"
             )
-    dropped = {**cohort.dropped, "too_long": {"member": lost["members"], "nonmember": lost["nonmembers"], "pool": lost["pool"]}}
+    dropped = {
+        **cohort.dropped,
+        "too_long": {"member": lost["members"], "nonmember": lost["nonmembers"], "pool": lost["pool"]},
+    }
     return Cohort(kept["members"], kept["nonmembers"], kept["pool"], dropped, cohort.notes), n_tokens
 
 

@@ -115,7 +115,7 @@ class TrainConfig(_Settings):
     lora_rank: int = Field(default=0, ge=0)
     lora_alpha: int | None = Field(default=None, ge=1)
     lora_dropout: float = Field(default=0.0, ge=0, lt=1)
-    autocast: bool = False
+    autocast: Literal["auto", "on", "off"] = "auto"
     device: str = "auto"
     template: str | None = None
     system: str | None = None

@@ -9,7 +9,17 @@ import platform
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "transformers", "peft", "tokenizers", "sentence-transformers", "scikit-learn", "scipy", "numpy", "pandas")
+PACKAGES = (
+    "torch",
+    "transformers",
+    "peft",
+    "tokenizers",
+    "sentence-transformers",
+    "scikit-learn",
+    "scipy",
+    "numpy",
+    "pandas",
+)
 
 
 def package_version() -> str:
@@ -56,4 +66,6 @@ def training_facts(folder: Path) -> dict[str, Any] | None:
         return {"unreadable": path.name}
     if path == own:
         return dict(facts)
-    return {key: facts.get(key) for key in ("epoch", "global_step", "num_train_epochs", "max_steps", "train_batch_size")}
+    return {
+        key: facts.get(key) for key in ("epoch", "global_step", "num_train_epochs", "max_steps", "train_batch_size")
+    }

@@ -31,12 +31,17 @@ class Interview:
     _failed: dict[tuple[str, Query], str] = field(default_factory=dict)
 
     def ask(
-        self, attacks: Sequence[Attack], records: Sequence[Record], *, subject: str = "target", stage: str = "scoring"
+        self,
+        attacks: Sequence[Attack],
+        records: Sequence[Record],
+        *,
+        subject: str = "target",
+        stage: str = "asking the {model} model",
     ) -> Answers:
         """All answers the attacks need about the records, with the model of role `subject` under test.
 
         Attacks are asked for questions again and again until nothing new comes: some need a first answer to know their
-        second question.
+        second question. `{model}` in `stage` stands for the role of the model asked.
         """
         subject_model = self.models[subject]
         spans = subject_model.chat if isinstance(subject_model, CausalModel) else None
@@ -49,18 +54,19 @@ class Interview:
             if not wanted:
                 return answers
             rounds += 1
-            answers = self._answer(wanted, answers, subject, stage if rounds == 1 else f"{stage}, round {rounds}")
+            answers = self._answer(wanted, answers, subject, stage if rounds == 1 else f"{stage} (round {rounds})")
 
     def _answer(self, wanted: Iterable[Query], so_far: Answers, subject: str, stage: str) -> Answers:
         found, failed = dict(so_far.found), dict(so_far.failed)
-        by_model: dict[str, tuple[LanguageModel, list[Query]]] = {}
+        by_model: dict[str, tuple[str, list[Query]]] = {}
         for query in wanted:
-            model = self.models[subject if query.model == "target" else query.model]
-            by_model.setdefault(model.fingerprint, (model, []))[1].append(query)
-        for key, (model, queries) in by_model.items():
+            role = subject if query.model == "target" else query.model
+            by_model.setdefault(self.models[role].fingerprint, (role, []))[1].append(query)
+        for key, (role, queries) in by_model.items():
+            model = self.models[role]
             bare = [replace(q, model="target") for q in queries]
             new = [q for q in bare if (key, q) not in self._found and (key, q) not in self._failed]
-            said, counts = answer(model, new, cache=self.cache, stage=stage)
+            said, counts = answer(model, new, cache=self.cache, stage=stage.format(model=role))
             counts.asked = len(queries)
             self.counts.add(counts)
             self._found.update({(key, q): a for q, a in said.found.items()})

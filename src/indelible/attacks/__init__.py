@@ -29,7 +29,7 @@ ATTACKS: dict[str, type[Attack]] = {
 }
 
 FITTED: dict[str, str] = {
-    "bag-of-words": "random forest on word counts, cross-fitted; sees no model, so what it finds is a difference in the data"
+    "bag-of-words": "random forest on word counts, cross-fitted; it sees no model: what it finds lies in the data"
 }
 """Scores fitted on membership labels. They live in `stats/` and serve as controls."""
 
@@ -53,7 +53,9 @@ def make_attack(name: str, settings: Mapping[str, Any] | None = None) -> Attack:
     known = {f.name: f for f in dataclasses.fields(ATTACKS[name])}
     for key in settings or {}:
         if key not in known:
-            raise ConfigError(did_you_mean(key, list(known), f"setting of {name}") if known else f"{name} has no settings")
+            raise ConfigError(
+                did_you_mean(key, list(known), f"setting of {name}") if known else f"{name} has no settings"
+            )
     try:
         return ATTACKS[name](**dict(settings or {}))
     except TypeError as error:

@@ -66,7 +66,9 @@ class IcpSelfPerturbation(Attack):
     name: ClassVar[str] = "icp-sp"
     formula: ClassVar[str] = "min_j [LL(y|x) - LL(y|(x,y_j),x)], y_j the answer with floor(p L) units masked"
     paper: ClassVar[str] = "ICP-MIA Sec. V-B2 (ICP-MIA-SP), Eq. 7 and 8"
-    deviation: ClassVar[str] = "log-likelihood is the mean over tokens (paper: sum; released code: mean), units are words (paper: tokens)"
+    deviation: ClassVar[str] = (
+        "mean log-likelihood over tokens (paper: sum; released code: mean); masked units are words (paper: tokens)"
+    )
 
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:
@@ -146,7 +148,9 @@ class IcpSelfPerturbation(Attack):
     def score(self, record: Record, answers: Answers) -> float:
         contexts = self._contexts(record, answers)
         if not contexts:
-            raise Unscorable("no probe in the file" if self.probe_file else "floor(rate x length) is 0: nothing to mask")
+            raise Unscorable(
+                "no probe in the file" if self.probe_file else "floor(rate x length) is 0: nothing to mask"
+            )
         return icp_score(record, contexts, answers, self.reduce, self.probes)
 
 
@@ -189,7 +193,9 @@ class IcpReference(Attack):
     name: ClassVar[str] = "icp-ref"
     formula: ClassVar[str] = "min_j [LL(y|x) - LL(y|(x_j,y_j),x)], (x_j,y_j) the K nearest pool records"
     paper: ClassVar[str] = "ICP-MIA Sec. V-B1 (ICP-MIA-Ref), Eq. 7 and 8"
-    deviation: ClassVar[str] = "log-likelihood is the mean over tokens (paper: sum; released code: mean); a record's own duplicates are no probe of it"
+    deviation: ClassVar[str] = (
+        "mean log-likelihood over tokens (paper: sum); a record's own duplicates are no probe of it"
+    )
     needs_pool: ClassVar[bool] = True
 
     _variant: ClassVar[str] = "icp-ref"
@@ -237,7 +243,9 @@ class Recall(Attack):
     name: ClassVar[str] = "recall"
     formula: ClassVar[str] = "LL(y|P,x) / LL(y|x), P seven demonstrations from the pool, the same for all records"
     paper: ClassVar[str] = "Xie et al. 2024 (ReCaLL); ICP-MIA App. A"
-    deviation: ClassVar[str] = "the prefix comes from a pool that is never scored and stands in the chat format; the released code takes scored non-members"
+    deviation: ClassVar[str] = (
+        "the prefix is drawn from a pool that is never scored, in the chat format; the authors use scored non-members"
+    )
     needs_pool: ClassVar[bool] = True
 
     _variant: ClassVar[str] = "recall"
@@ -249,7 +257,8 @@ class Recall(Attack):
     def prepare(self, records: Sequence[Record], resources: Resources) -> list[Record]:
         if len(resources.pool) < self.shots:
             raise ConfigError(
-                f"recall needs {self.shots} pool records, there are {len(resources.pool)}: give --pool, or more non-members"
+                f"recall needs {self.shots} pool records, there are {len(resources.pool)}: "
+                "give --pool, or more non-members"
             )
         prefix = constant_prefix(resources.pool, self.shots, resources.seed)
         return [r.with_variant(self._variant, [prefix]) for r in records]

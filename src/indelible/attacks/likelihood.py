@@ -22,7 +22,9 @@ class Loss(Attack):
     name: ClassVar[str] = "loss"
     formula: ClassVar[str] = "LL(y|x) = mean_t log p(y_t | x, y_<t)"
     paper: ClassVar[str] = "Yeom et al. 2018, as in ICP-MIA Sec. VI-A"
-    deviation: ClassVar[str] = "the trained rendering with its end marker is scored; the released baselines score bare text"
+    deviation: ClassVar[str] = (
+        "the trained rendering with its end marker is scored; the released baselines score bare text"
+    )
 
     def queries(self, record: Record, answers: Answers) -> Sequence[Query]:
         return [plain(record)]
@@ -38,7 +40,9 @@ class Zlib(Attack):
     name: ClassVar[str] = "zlib"
     formula: ClassVar[str] = "LL(y|x) / bytes(zlib(y))"
     paper: ClassVar[str] = "Carlini et al. 2021"
-    deviation: ClassVar[str] = "divides by compressed bytes as its authors do; the released ICP-MIA baseline divides by the compression ratio"
+    deviation: ClassVar[str] = (
+        "divides by compressed bytes as its authors do; the released ICP-MIA baseline divides by the compression ratio"
+    )
 
     def queries(self, record: Record, answers: Answers) -> Sequence[Query]:
         return [plain(record)]
@@ -72,7 +76,9 @@ class MinK(Attack):
     name: ClassVar[str] = "min-k"
     formula: ClassVar[str] = "mean of the lowest max(1, floor(k n)) token log-probabilities, k = 20%"
     paper: ClassVar[str] = "Shi et al. 2024 (Min-K%)"
-    deviation: ClassVar[str] = "answers of fewer than 1/k tokens use their lowest token; the authors' code has no score for them"
+    deviation: ClassVar[str] = (
+        "answers of fewer than 1/k tokens use their lowest token; the authors' code has no score for them"
+    )
 
     def __post_init__(self) -> None:
         _check_fraction(self.fraction)
@@ -91,7 +97,9 @@ class MinKPlusPlus(Attack):
     fraction: float = 0.2
 
     name: ClassVar[str] = "min-k++"
-    formula: ClassVar[str] = "mean of the lowest max(1, floor(k n)) of z_t = (log p_t - mu_t) / sigma_t, moments weighted by p, k = 20%"
+    formula: ClassVar[str] = (
+        "mean of the lowest max(1, floor(k n)) of z_t = (log p_t - mu_t) / sigma_t, moments weighted by p, k = 20%"
+    )
     paper: ClassVar[str] = "Zhang et al. 2024 (Min-K%++)"
     deviation: ClassVar[str] = (
         "where sigma_t underflows z_t is 0, its limit for a distribution closing on one token; the released ICP-MIA "
@@ -121,7 +129,9 @@ class Reference(Attack):
     name: ClassVar[str] = "reference"
     formula: ClassVar[str] = "LL_target(y|x) - LL_reference(y|x)"
     paper: ClassVar[str] = "Carlini et al. 2021; ICP-MIA App. A (Reference Attack (Ref))"
-    deviation: ClassVar[str] = "with different tokenizers both sums are divided by the audited model's token count, so that the texts and not the token counts are compared"
+    deviation: ClassVar[str] = (
+        "both sums are divided by the audited model's token count, whatever the reference's tokenizer"
+    )
     roles: ClassVar[tuple[str, ...]] = ("target", "reference")
 
     def queries(self, record: Record, answers: Answers) -> Sequence[Query]:

@@ -45,7 +45,9 @@ def replace_spans(text: str, spans: Sequence[tuple[int, int]], placeholder: str)
     return "".join([*out, text[cursor:]])
 
 
-def mask_randomly(text: str, spans: Sequence[tuple[int, int]], rate: float, placeholder: str, rng: random.Random) -> str | None:
+def mask_randomly(
+    text: str, spans: Sequence[tuple[int, int]], rate: float, placeholder: str, rng: random.Random
+) -> str | None:
     """Mask floor(rate * L) of the L spans, chosen uniformly without replacement (ICP-MIA, Sec. V-B2).
 
     Returns:
@@ -59,7 +61,7 @@ def mask_randomly(text: str, spans: Sequence[tuple[int, int]], rate: float, plac
 
 
 def mask_as_released(text: str, rate: float, placeholder: str, rng: random.Random) -> str:
-    """The released ICP-MIA code's masking, for `compat="icp-mia"`; the text is returned unmasked where the rate gives 0."""
+    """The released ICP-MIA code's masking, for `compat="icp-mia"`; unmasked where the rate gives 0 words."""
     words = text.split()
     eligible = [i for i, w in enumerate(words) if _ASCII_LETTER.search(w)]
     n = math.floor(rate * len(eligible))
@@ -79,10 +81,10 @@ def mask_by_likelihood(
     *,
     lowest: bool,
 ) -> str | None:
-    """Mask the floor(rate * L) spans with the lowest (or highest) log-likelihood (ICP-MIA, Sec. V-B2, LL-based masking).
+    """Mask the floor(rate * L) spans of lowest (or highest) log-likelihood (ICP-MIA, Sec. V-B2, LL-based masking).
 
-    `tokens` are the text's tokens, each with where it stands and its log-probability. A span's log-likelihood is the sum
-    over the tokens that start in it (leading white space aside). Ties are masked from the left.
+    `tokens` are the text's tokens, each with where it stands and its log-probability. A span's log-likelihood is
+    the sum over the tokens that start in it (leading white space aside). Ties are masked from the left.
     """
     n = math.floor(rate * len(spans))
     if n == 0:
@@ -100,7 +102,7 @@ def mask_by_likelihood(
 
 
 def probe_from(record: Record, answers: Sequence[str]) -> Context:
-    """The record's own conversation with other texts in its answers' places: the probe (x, y'); no part of it is scored.
+    """The record's own conversation with other texts in its answers' places: the probe (x, y'), nothing scored.
 
     Args:
         answers: one text a scored turn of the record, in order, the target's last.
@@ -140,7 +142,11 @@ def read_probes(path: str) -> Mapping[tuple[str, str], tuple[str, ...]]:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"probe file {path} cannot be read: {error}") from error
     try:
-        rows = json.loads(text) if text.lstrip().startswith("[") else [json.loads(s) for s in text.splitlines() if s.strip()]
+        rows = (
+            json.loads(text)
+            if text.lstrip().startswith("[")
+            else [json.loads(s) for s in text.splitlines() if s.strip()]
+        )
         out: dict[tuple[str, str], tuple[str, ...]] = {}
         for row in rows:
             if "target_example" in row:

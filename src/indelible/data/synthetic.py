@@ -41,12 +41,8 @@ _PLACES = _items(
     "Hill; Kestrelby; Larkhaven; Mossbridge; Netherby; Otterford; Pinmill; Quarrystone; Ravensey; Saltmere; "
     "Tarnside; Underbrook; Violet Bank; Westerleigh; Yarrowton"
 )
-_MONTHS = _items(
-    "January; February; March; April; May; June; July; August; September; October; November; December"
-)
-_WEEKDAYS = _items(
-    "Monday; Tuesday; Wednesday; Thursday; Friday"
-)
+_MONTHS = _items("January; February; March; April; May; June; July; August; September; October; November; December")
+_WEEKDAYS = _items("Monday; Tuesday; Wednesday; Thursday; Friday")
 _COLOURS = _items(
     "amber; blue; copper; cream; crimson; green; grey; indigo; ivory; lilac; olive; orange; pink; plum; red; "
     "silver; teal; white; yellow"

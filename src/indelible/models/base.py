@@ -53,8 +53,8 @@ class LanguageModel(Protocol):
         """Answers in the order in which they get ready, with the index of each."""
         ...
 
-    def n_tokens(self, encoded: Sequence[Encoded]) -> int:
-        """How many tokens `stream` will compute for these, shared beginnings once."""
+    def costs(self, encoded: Sequence[Encoded]) -> Sequence[int]:
+        """How many tokens `stream` will compute for each of these; a shared beginning counts once."""
         ...
 
     def generate(self, queries: Sequence[Query], max_new_tokens: int) -> list[str]:

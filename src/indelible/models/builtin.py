@@ -30,7 +30,7 @@ def builtin_folder(name: str) -> Path:
         MissingExtra: the package that carries it is not installed.
     """
     if name == "toy":
-        return Path(__file__).parent / "toy"
+        return Path(__file__).parent / "toy_files"
     if name == "smollm2-135m-instruct":
         return gguf_folder(_smollm2_file(), sha256=SMOLLM2_SHA256)
     raise ModelError(did_you_mean(name, list(BUILTIN), "builtin model"))

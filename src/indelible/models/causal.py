@@ -69,10 +69,10 @@ class CausalModel:
         """Answers as they get ready."""
         return run_batches(self.network, encoded, batch_tokens=self.batch_tokens, kv_tokens=KV_TOKENS)
 
-    def n_tokens(self, encoded: Sequence[Encoded]) -> int:
-        """Tokens that `stream` computes for these."""
+    def costs(self, encoded: Sequence[Encoded]) -> Sequence[int]:
+        """Tokens that `stream` computes for each of these; a shared beginning counts once."""
         share = self.network.can_share
-        return plan(encoded, batch_tokens=self.batch_tokens, share=share, kv_tokens=KV_TOKENS).n_tokens
+        return plan(encoded, batch_tokens=self.batch_tokens, share=share, kv_tokens=KV_TOKENS).costs
 
     def logprobs(self, queries: Sequence[Query]) -> list[TokenLogprobs]:
         """Answers in order; for a handful of queries (audits go through `engine.answer`)."""
@@ -138,7 +138,9 @@ def check_network(model: CausalModel) -> None:
     with network.context():
         whole = model.module(input_ids=ids, use_cache=False).logits.float()
         parts = network.head(network.backbone(input_ids=ids, use_cache=False).last_hidden_state).float()
-    if not torch.allclose(whole.log_softmax(-1), parts.log_softmax(-1), atol=1e-3 if model.dtype == torch.float32 else 0.1):
+    if not torch.allclose(
+        whole.log_softmax(-1), parts.log_softmax(-1), atol=1e-3 if model.dtype == torch.float32 else 0.1
+    ):
         raise ModelError(
             f"{model.name}: its logits are not its head applied to its decoder's output; this architecture "
             "post-processes logits and cannot be scored yet"

@@ -50,6 +50,7 @@ def load_model(given: str, options: LoadOptions, *, base: str | None = None) -> 
     Raises:
         ModelError, ConfigError, MissingExtra: one line each.
     """
+    quiet()
     source = locate(given, quantise=options.quantise)
     device = default_device() if options.device == "auto" else _device(options.device)
     dtype = default_dtype(device) if options.dtype == "auto" else _dtype(options.dtype)
@@ -84,6 +85,14 @@ def load_model(given: str, options: LoadOptions, *, base: str | None = None) -> 
     if source.kind == "adapter":
         check_adapter(model)
     return model, source
+
+
+def quiet() -> None:
+    """Keep transformers' own bars and advice off the terminal; what matters is said by this package."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
 
 
 def load_module(source: Source, *, dtype: torch.dtype, device: torch.device, trust_remote_code: bool) -> Any:

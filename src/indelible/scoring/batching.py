@@ -27,8 +27,7 @@ class Plan:
     """Batches in running order, and what they cost."""
 
     batches: tuple[Batch, ...]
-    n_tokens: int  # computed, shared beginnings once, padding not counted
-    n_tokens_asked: int  # as if every query ran alone
+    costs: tuple[int, ...]  # tokens computed for each query; a shared beginning counts for the first of its group
 
 
 def plan(encoded: Sequence[Encoded], *, batch_tokens: int, share: bool = True, kv_tokens: int = 1 << 62) -> Plan:
@@ -42,9 +41,10 @@ def plan(encoded: Sequence[Encoded], *, batch_tokens: int, share: bool = True, k
     groups = group_by_prefix(encoded) if share else [PrefixGroup(0, tuple(range(len(encoded))))]
     groups.sort(key=lambda g: -max(len(encoded[i]) for i in g.members) if g.members else 0)
     batches: list[Batch] = []
-    n_tokens = 0
+    costs = [len(e) for e in encoded]
     for group in groups:
-        n_tokens += group.n_shared + sum(len(encoded[i]) - group.n_shared for i in group.members)
+        for i in group.members[1:]:
+            costs[i] -= group.n_shared
         current: list[int] = []
         for i in sorted(group.members, key=lambda i: (-len(encoded[i]), i)):
             width = len(encoded[current[0]]) if current else 0  # the longest comes first
@@ -56,4 +56,4 @@ def plan(encoded: Sequence[Encoded], *, batch_tokens: int, share: bool = True, k
             current.append(i)
         if current:
             batches.append(Batch(group.n_shared, tuple(current)))
-    return Plan(tuple(batches), n_tokens, sum(len(e) for e in encoded))
+    return Plan(tuple(batches), tuple(costs))

@@ -7,6 +7,7 @@ stored as soon as it exists. `run_batches` is what a local causal model does wit
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from indelible.data.records import Query
 from indelible.errors import Unscorable
 from indelible.models.base import LanguageModel, TokenLogprobs
 from indelible.progress import Progress
-from indelible.scoring.batching import Batch, plan
+from indelible.scoring.batching import plan
 from indelible.scoring.cache import AnswerCache
 from indelible.scoring.logprobs import target_logprobs
 
@@ -111,14 +112,15 @@ def answer(
             encoded.append(tokens)
     counts = Counts(len(asked), len(unique), n_cached, len(failed))
     counts.tokens_asked = sum(len(e) for e in encoded)
-    counts.tokens_computed = model.n_tokens(encoded)
-    with Progress(stage, total=counts.tokens_asked, unit="tokens") as progress:
+    costs = model.costs(encoded)
+    counts.tokens_computed = sum(costs)
+    with Progress(stage, total=counts.tokens_computed, unit="tokens") as progress:
         pending: list[tuple[Query, TokenLogprobs]] = []
         try:
             for i, reply in model.stream(encoded):
                 found[todo[i]] = reply
                 pending.append((todo[i], reply))
-                progress.advance(len(encoded[i]))
+                progress.advance(costs[i])
                 if cache is not None and len(pending) >= 64:
                     cache.write(model.fingerprint, pending)
                     pending = []
@@ -200,7 +202,7 @@ def _expand(cache: Any, n: int) -> Any:
 
 
 def _forward(network: Network, rows: list[Encoded], n_shared: int, prefix: Any) -> list[TokenLogprobs]:
-    """One padded batch. Padding stands on the right: under a causal mask no real token sees it, so no mask is needed."""
+    """One padded batch. Padding is on the right: under a causal mask no real token sees it, so no mask is needed."""
     width = max(len(e) for e in rows) - n_shared
     ids = np.zeros((len(rows), width), dtype=np.int64)  # (B, T)
     for row, e in zip(ids, rows, strict=True):
@@ -219,7 +221,7 @@ def _forward(network: Network, rows: list[Encoded], n_shared: int, prefix: Any) 
     bounds = np.cumsum([0, *(len(p) for p in positions)])
     return [
         TokenLogprobs(all_.logprobs[a:b], all_.mean[a:b], all_.std[a:b], all_.argmax[a:b])
-        for a, b in zip(bounds[:-1], bounds[1:], strict=True)
+        for a, b in itertools.pairwise(bounds)
     ]
 
 

@@ -25,8 +25,8 @@ def target_logprobs(head: Callable[[Tensor], Tensor], hidden: Tensor, targets: T
         targets: (N,) token ids.
 
     Returns:
-        log p of each target; mean = sum_v p_v log p_v; std = sqrt(sum_v p_v (log p_v - mean)^2); argmax. The log-softmax
-        is float32 whatever the model's dtype.
+        log p of each target; mean = sum_v p_v log p_v; std = sqrt(sum_v p_v (log p_v - mean)^2); argmax.
+        The log-softmax is float32 whatever the model's dtype.
     """
     out = torch.empty(3, len(targets), dtype=torch.float32)
     argmax = torch.empty(len(targets), dtype=torch.int32)

@@ -31,8 +31,6 @@ def write_log(path: Path, steps: Sequence[Step], records: Sequence[Record]) -> N
     """`training_log.parquet`: step, epoch, record_id, learning_rate, loss (the step's), one row a record seen."""
     import pandas as pd
 
-    rows = [
-        (s.step, s.epoch, records[i].id, s.learning_rate, s.loss) for s in steps for i in s.rows
-    ]
+    rows = [(s.step, s.epoch, records[i].id, s.learning_rate, s.loss) for s in steps for i in s.rows]
     frame = pd.DataFrame(rows, columns=["step", "epoch", "record_id", "learning_rate", "loss"])
     frame.to_parquet(path, index=False)

@@ -12,17 +12,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+import torch.utils.checkpoint
 from torch import Tensor
 
 from indelible.config import TrainConfig
 from indelible.data.chat import Encoded
 from indelible.data.records import Query, Record
 from indelible.errors import DataError
-from indelible.models.causal import CausalModel
+from indelible.models.causal import CausalModel, default_dtype
 from indelible.progress import Progress, say
 
 LOSS_CHUNK = 128
@@ -142,6 +142,7 @@ def fine_tune(model: CausalModel, records: Sequence[Record], config: TrainConfig
     ]
     warmup = config.warmup_steps if config.warmup_steps is not None else round(config.warmup_ratio * len(batches))
     steps: list[Step] = []
+    autocast = use_autocast(config, model)
     started = time.monotonic()
     model.module.train()
     with Progress("training", total=sum(len(encoded[i]) for _, b in batches for i in b), unit="tokens") as progress:
@@ -149,7 +150,7 @@ def fine_tune(model: CausalModel, records: Sequence[Record], config: TrainConfig
             rate = learning_rate(number, len(batches), config.learning_rate, config.schedule, warmup)
             for group in optimiser.param_groups:
                 group["lr"] = rate
-            loss, n_tokens = _step(model, [*micro_batches(rows, encoded, config.micro_batch_tokens)], encoded, config)
+            loss, n_tokens = _step(model, micro_batches(rows, encoded, config.micro_batch_tokens), encoded, autocast)
             torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
@@ -171,20 +172,25 @@ def fine_tune(model: CausalModel, records: Sequence[Record], config: TrainConfig
         "loss_on": "answers and their end markers",
         "packing": False,
         **config.model_dump(mode="json"),
+        "arithmetic": "bfloat16 autocast, float32 weights" if autocast else "float32",
     }
     (out / "training.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
     return steps
 
 
-def _step(
-    model: CausalModel, parts: list[list[int]], encoded: Sequence[Encoded], config: TrainConfig
-) -> tuple[float, int]:
+def use_autocast(config: TrainConfig, model: CausalModel) -> bool:
+    """Whether forward and backward passes run in bfloat16; the weights and the optimiser stay float32."""
+    if config.autocast == "auto":
+        return default_dtype(model.device) == torch.bfloat16
+    return config.autocast == "on"
+
+
+def _step(model: CausalModel, parts: list[list[int]], encoded: Sequence[Encoded], autocast: bool) -> tuple[float, int]:
     """Accumulate the gradient of the mean loss over all supervised tokens of a step, as one large batch would."""
     n_tokens = sum(int(encoded[i].is_target.sum()) for part in parts for i in part)
     total = 0.0
-    autocast: Any = torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=config.autocast)
     for part in parts:
-        with autocast:
+        with torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=autocast):
             loss = token_loss(model, [encoded[i] for i in part])
         (loss / n_tokens).backward()
         total += float(loss.detach())

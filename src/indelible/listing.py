@@ -1,0 +1,53 @@
+"""`indelible list`: what there is."""
+
+from __future__ import annotations
+
+from indelible.errors import ConfigError, did_you_mean
+
+
+def listing(what: str) -> str:
+    """Plain lines for `attacks`, `models` or `formats`.
+
+    Raises:
+        ConfigError: something else was asked for.
+    """
+    lists = {"attacks": _attacks, "models": _models, "formats": _formats}
+    if what not in lists:
+        raise ConfigError(did_you_mean(what, list(lists), "list"))
+    return lists[what]()
+
+
+def _attacks() -> str:
+    import dataclasses
+
+    from indelible.attacks import ATTACKS, FITTED
+
+    lines = []
+    for name, attack in ATTACKS.items():
+        settings = ", ".join(f"{f.name}={f.default}" for f in dataclasses.fields(attack))
+        lines += [f"{name}", f"    {attack.formula}", f"    {attack.paper}; needs {attack.access}"
+                  + (", a reference pool" if attack.needs_pool else "")
+                  + "".join(f", a {role} model" for role in attack.roles if role != "target")]  # fmt: skip
+        if settings:
+            lines.append(f"    settings: {settings}")
+    lines += [f"{name}  (control)\n    {text}" for name, text in FITTED.items()]
+    return "\n".join(lines)
+
+
+def _models() -> str:
+    from indelible.models.builtin import BUILTIN
+
+    lines = [f"builtin:{name}\n    {text}" for name, text in BUILTIN.items()]
+    lines += [
+        "FOLDER\n    a transformers model with safetensors weights",
+        "ADAPTER FOLDER\n    an unmerged LoRA or QLoRA adapter; its base is the same model with the adapter off",
+        "FILE.gguf\n    converted once to float32 safetensors",
+        "OWNER/NAME\n    a model hub id",
+    ]
+    return "\n".join(lines)
+
+
+def _formats() -> str:
+    from indelible.data.formats import list_formats
+
+    return "\n".join(f"{f.name}\n    {f.meaning}" for f in list_formats())
