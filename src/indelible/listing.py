@@ -48,6 +48,6 @@ def _models() -> str:
 
 
 def _formats() -> str:
-    from indelible.data.formats import list_formats
+    from indelible.data.layouts import list_formats
 
     return "\n".join(f"{f.name}\n    {f.meaning}" for f in list_formats())

@@ -65,8 +65,8 @@ def read_scores(path: str) -> pd.DataFrame:
         raise DataError(f"{path}: record {both[both > 1].index[0]!r} is a member in one row and not in another")
     twice = frame.duplicated(["record_id", "attack", "model"])
     if twice.any():
-        row = frame[twice].iloc[0]
-        raise DataError(f"{path}: record {row['record_id']!r} has two scores of attack {row['attack']!r}")
+        again = frame[twice].iloc[0]
+        raise DataError(f"{path}: record {again['record_id']!r} has two scores of attack {again['attack']!r}")
     return frame
 
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from indelible.data.formats import LAYOUTS, list_formats, read_records
+from indelible.data.formats import read_records
+from indelible.data.layouts import LAYOUTS, list_formats
 from indelible.data.records import Message
 from indelible.errors import ConfigError, DataError
 

@@ -6,33 +6,17 @@ name of a data set on the hub (`owner/name`, with a configuration as `owner/name
 
 from __future__ import annotations
 
-import csv
-import gzip
-import hashlib
-import io
-import json
-import re
-import zlib
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from indelible.data.duplicates import content_ids, normalise, short_digest
+from indelible.data.files import Rows, fail, listed, load_rows
+from indelible.data.layouts import LAYOUTS, Layout
 from indelible.data.records import Message, Record, Role
-from indelible.errors import ConfigError, DataError, did_you_mean
-
-
-@dataclass(frozen=True)
-class Layout:
-    """One way in which the columns of a row make a record: `columns` must be there, `optional` may be."""
-
-    name: str
-    kind: Literal["pair", "chat", "text"]
-    columns: tuple[str, ...]
-    optional: tuple[str, ...]
-    meaning: str
+from indelible.errors import ConfigError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -58,43 +42,14 @@ class Table:
     notes: tuple[str, ...] = ()
 
 
-def _pair(prompt: str, target: str, *optional: str) -> Layout:
-    extra = f"{prompt}, then a line break and {' or '.join(optional)} where not empty" if optional else prompt
-    name = f"{prompt}/input/{target}" if optional[:1] == ("input",) else f"{prompt}/{target}"
-    return Layout(name, "pair", (prompt, target), optional, f"user turn: {extra}; target: {target}")
-
-
-LAYOUTS: tuple[Layout, ...] = (
-    Layout("messages", "chat", ("messages",), (), "turns of role and content; every assistant turn is target"),
-    Layout("conversations", "chat", ("conversations",), (), "ShareGPT turns of from and value; as messages"),
-    _pair("instruction", "output", "input"),
-    _pair("instruction", "response", "context"),
-    _pair("prompt", "response"),
-    _pair("prompt", "completion"),
-    _pair("question", "answer"),
-    _pair("question", "response"),
-    _pair("query", "response"),
-    _pair("input", "output"),
-    _pair("source", "target"),
-    Layout("text", "text", ("text",), (), "plain text without a chat template; all of it is target"),
-)
-"""In order of precedence: a row takes the first layout whose columns it has."""
-
 SYSTEM_COLUMNS = ("system", "system_prompt")
 ID_COLUMNS = ("id", "record_id")
-_KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(:[\w.-]+)?")
 _ROLES: dict[str, Role] = {
     "system": "system", "user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant",
     "chatgpt": "assistant", "bot": "assistant", "model": "assistant",
 }  # fmt: skip
 # A prompt shared by more rows than this, and by more than a tenth of the file, is a template and no question.
 _TEMPLATE_ROWS, _TEMPLATE_SHARE = 20, 0.1
-
-
-def list_formats() -> list[Layout]:
-    """The known row layouts, in order of precedence, for `indelible list formats`."""
-    return list(LAYOUTS)
 
 
 def read_records(
@@ -126,13 +81,13 @@ def read_records(
     name = str(source)
     if format != "auto" and format not in {layout.name for layout in LAYOUTS}:
         raise ConfigError(did_you_mean(format, [layout.name for layout in LAYOUTS], "format"))
-    raw = _load(name, split)
+    raw = load_rows(name, split)
     if not raw.rows:
-        _fail(f"{name} is empty: it holds no rows; expected one record a row.")
+        fail(f"{name} is empty: it holds no rows; expected one record a row.")
     found = list(dict.fromkeys(column for row in raw.rows for column in row))
     for column in (*(columns or {}).values(), group_column, id_column):
         if column is not None and column not in found:
-            _fail(f"{name} has no column '{column}'; found {_listed(found)}.")
+            fail(f"{name} has no column '{column}'; found {listed(found)}.")
     rows = _renamed(raw.rows, columns) if columns else raw.rows
     layout = _layout(name, raw, rows, format)
     used = {id_column, group_column, *ID_COLUMNS, *(() if layout.kind == "text" else SYSTEM_COLUMNS)}
@@ -146,11 +101,11 @@ def read_records(
             kept.append(i)
             records.append(record)
     if not records:
-        _fail(f"{name}: all {len(rows)} rows have an empty target; expected text in {_target_column(layout)}.")
+        fail(f"{name}: all {len(rows)} rows have an empty target; expected text in {_target_column(layout)}.")
     notes = [f"{counts[reason]} rows {reason}" for reason in sorted(counts)]
     unused = [c for c in found if c not in used]
     if unused:
-        notes.append(f"columns not used: {_listed(unused)}")
+        notes.append(f"columns not used: {listed(unused)}")
     ids, id_note = _ids(name, [raw.rows[i] for i in kept], records, id_column)
     groups, group_note = _groups(name, [raw.rows[i] for i in kept], records, ids, group_column, group_by_prompt)
     return Table(
@@ -180,7 +135,7 @@ def _renamed(rows: Sequence[dict[str, Any]], columns: Mapping[str, str]) -> list
     ]
 
 
-def _layout(name: str, raw: _Rows, rows: Sequence[dict[str, Any]], wanted: str) -> Layout:
+def _layout(name: str, raw: Rows, rows: Sequence[dict[str, Any]], wanted: str) -> Layout:
     known = [layout for layout in LAYOUTS if wanted in ("auto", layout.name)]
     chosen: tuple[Layout, int] | None = None
     seen: dict[tuple[str, ...], Layout | None] = {}
@@ -191,12 +146,12 @@ def _layout(name: str, raw: _Rows, rows: Sequence[dict[str, Any]], wanted: str) 
         layout = seen[has]
         if layout is None:
             sets = "; ".join("+".join(layout.columns) for layout in known)
-            _fail(
-                f"{name}, {raw.unit} {place}: unknown column set: found {_listed(has)}; expected one of: {sets}. "
+            fail(
+                f"{name}, {raw.unit} {place}: unknown column set: found {listed(has)}; expected one of: {sets}. "
                 "Rename columns, or map them with --columns prompt=YOURS,response=YOURS."
             )
         if chosen and layout is not chosen[0]:
-            _fail(
+            fail(
                 f"{name}: mixed layouts: {raw.unit} {chosen[1]} is {chosen[0].name}, {raw.unit} {place} is "
                 f"{layout.name}; expected one layout in a file: split the file or name one with --format."
             )
@@ -214,7 +169,7 @@ def _record(row: Mapping[str, Any], layout: Layout, where: str, strip: bool, cou
         messages, target = _turns(row[layout.columns[0]], where, layout.columns[0], counts)
         if system and messages and messages[0].role == "system":
             if messages[0].content != system:
-                _fail(f"{where}: a system column and a system turn differ; expected one system prompt: remove one.")
+                fail(f"{where}: a system column and a system turn differ; expected one system prompt: remove one.")
             system = ""
     else:
         first, second = layout.columns
@@ -254,10 +209,10 @@ def _turns(value: Any, where: str, column: str, counts: Counter[str]) -> tuple[t
             _wrong_type(turn, where, column, "turns that are objects")
         keys = ("role", "content") if "role" in turn else ("from", "value")
         if any(k not in turn for k in keys):
-            _fail(f"{where}: turn {n} of '{column}' has {_listed(turn)}; expected role and content, or from and value.")
+            fail(f"{where}: turn {n} of '{column}' has {listed(turn)}; expected role and content, or from and value.")
         role = turn[keys[0]]
         if not isinstance(role, str) or role.lower() not in _ROLES:
-            _fail(f"{where}: turn {n} of '{column}' has the role {role!r}; expected one of {_listed(_ROLES)}.")
+            fail(f"{where}: turn {n} of '{column}' has the role {role!r}; expected one of {listed(_ROLES)}.")
         content = turn[keys[1]]
         if isinstance(content, list) and all(isinstance(p, Mapping) and p.get("type") == "text" for p in content):
             content = "".join(_text(p.get("text"), where, column) for p in content)
@@ -280,13 +235,13 @@ def _text(value: Any, where: str, column: str) -> str:
         try:
             value.encode()
         except UnicodeEncodeError:
-            _fail(f"{where}: column '{column}' holds half a surrogate pair; expected Unicode text: mend the row.")
+            fail(f"{where}: column '{column}' holds half a surrogate pair; expected Unicode text: mend the row.")
     return value
 
 
 def _wrong_type(value: Any, where: str, column: str, expected: str) -> NoReturn:
     names = {str: "text", bool: "a truth value", int: "a number", float: "a number", list: "a list", dict: "an object"}
-    _fail(f"{where}: column '{column}' holds {names.get(type(value), type(value).__name__)}; expected {expected}.")
+    fail(f"{where}: column '{column}' holds {names.get(type(value), type(value).__name__)}; expected {expected}.")
 
 
 def _target_column(layout: Layout) -> str:
@@ -313,7 +268,7 @@ def _ids(
         if not blank and not repeated:
             return ids, [f"ids come from column '{column}'"]
         if id_column:
-            _fail(f"{name}: id column '{column}' has {blank} blank and {repeated} repeated cells; expected unique ids.")
+            fail(f"{name}: id column '{column}' has {blank} blank and {repeated} repeated cells; expected unique ids.")
         if blank < len(ids):
             notes.append(f"column '{column}' has blank or repeated values, so ids come from the content")
     return content_ids(records), notes
@@ -332,7 +287,7 @@ def _groups(
         n_blank = labels.count("")
         notes = [f"{n_blank} rows have no '{group_column}' and stand alone"] if n_blank else []
         if n_blank == len(labels):
-            _fail(f"{name}: group column '{group_column}' names no group in any row; expected text or whole numbers.")
+            fail(f"{name}: group column '{group_column}' names no group in any row; expected text or whole numbers.")
         return [label or own for label, own in zip(labels, ids, strict=True)], notes
     if not group_by_prompt:
         return list(ids), []
@@ -348,202 +303,3 @@ def _groups(
         notes.append(f"{n_template} rows have a prompt that more than a tenth of the rows share: a template, no group")
     named = zip(prompts, ids, strict=True)
     return [own if p in template else f"p-{short_digest(p, n_hex=12)}" for p, own in named], notes
-
-
-# ---------------------------------------------------------------------------------------------- files to rows
-
-
-@dataclass(frozen=True)
-class _Rows:
-    rows: list[dict[str, Any]]
-    places: Sequence[int]
-    unit: Literal["line", "row"]
-    kind: str
-    sha256: str = ""
-
-
-def _load(name: str, split: str) -> _Rows:
-    path = Path(name)
-    if path.is_dir():
-        return _from_datasets(name, split, folder=True)
-    if not path.exists():
-        suffixes = {s.lower() for s in path.suffixes}
-        if suffixes & {*_KINDS, ".gz", ".txt", ".zip"} or not _HUB_NAME.fullmatch(name):
-            _fail(f"{name}: no such file; expected a JSONL, JSON, CSV, TSV or Parquet file: check the path.")
-        return _from_datasets(name, split, folder=False)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        _fail(f"{name} cannot be read: {error.strerror}.")
-    digest = hashlib.sha256(data).hexdigest()
-    if path.suffix.lower() == ".gz" or data[:2] == b"\x1f\x8b":
-        path = path.with_suffix("") if path.suffix.lower() == ".gz" else path
-        try:
-            data = gzip.decompress(data)
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            _fail(f"{name} is not a whole gzip file ({error}); write it again.")
-    if not data.strip():
-        _fail(f"{name} is empty; expected one record a row.")
-    kind = "parquet" if data[:4] == b"PAR1" else _KINDS.get(path.suffix.lower(), "")
-    if kind == "parquet":
-        return replace(_from_parquet(name, data), sha256=digest)
-    text = _decoded(name, data)
-    if not text.strip():
-        _fail(f"{name} is empty; expected one record a row.")
-    kind = kind or _sniffed(name, text)
-    rows = _from_csv(name, text, kind) if kind in ("csv", "tsv") else _from_json(name, text, kind)
-    return replace(rows, sha256=digest)
-
-
-def _decoded(name: str, data: bytes) -> str:
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        _fail(f"{name} is UTF-16 text; expected UTF-8: save it as UTF-8.")
-    if b"\0" in data:
-        _fail(f"{name} is a binary file; expected JSONL, JSON, CSV, TSV or Parquet.")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        _fail(f"{name}, line {line}: not UTF-8 (a binary file, or another encoding); expected UTF-8 text.")
-
-
-def _sniffed(name: str, text: str) -> str:
-    head = text.lstrip().split("\n", 1)[0]
-    if head[:1] in "[{":
-        return "json"
-    cells = {kind: {c.strip(' "\r') for c in head.split(by)} for kind, by in (("tsv", "\t"), ("csv", ","))}
-    kinds = [kind for kind, has in cells.items() if any(has >= set(layout.columns) for layout in LAYOUTS)]
-    if not kinds:
-        _fail(f"{name}: the kind of file is not known from its name or first line; expected .jsonl, .json, .csv, .tsv "
-              "or .parquet: rename it.")  # fmt: skip
-    return kinds[0]
-
-
-class _RepeatedKeyError(ValueError):
-    pass
-
-
-def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        raise _RepeatedKeyError(next(k for k, n in Counter(k for k, _ in pairs).items() if n > 1))
-    return row
-
-
-def _json(name: str, text: str, line: int) -> Any:
-    """Parse JSON that starts at `line` of the file."""
-    try:
-        return json.loads(text, object_pairs_hook=_no_repeats)
-    except _RepeatedKeyError as error:
-        _fail(f"{name}, from line {line}: duplicate column '{error}'; expected each column once a row: remove one.")
-    except json.JSONDecodeError as error:
-        at = f"line {line + error.lineno - 1}, column {error.colno}"
-        _fail(f"{name}, {at}: malformed JSON ({error.msg}); expected one JSON object a row: mend the line.")
-    except (ValueError, RecursionError) as error:
-        _fail(f"{name}, from line {line}: JSON that cannot be read ({error}).")
-
-
-def _from_json(name: str, text: str, kind: str) -> _Rows:
-    lines = [(n, line) for n, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    whole = lines[0][1].lstrip()[:1] == "["
-    if not whole and kind == "json":
-        # JSON lines often carry the name .json: then the first line is an object of its own, and more follow.
-        try:
-            whole = len(lines) == 1 or not isinstance(json.loads(lines[0][1]), dict)
-        except (ValueError, RecursionError):
-            whole = True
-    if not whole:
-        return _Rows(_objects(name, [_json(name, line, n) for n, line in lines], [n for n, _ in lines], "line"),
-                     [n for n, _ in lines], "line", "jsonl")  # fmt: skip
-    value = _json(name, text, 1)
-    if isinstance(value, dict):
-        value = value["data"] if isinstance(value.get("data"), list) else [value]
-    if not isinstance(value, list):
-        _fail(f"{name} holds one JSON value; expected an array of objects, or an object with such an array as 'data'.")
-    places = range(1, len(value) + 1)
-    return _Rows(_objects(name, value, places, "row"), places, "row", "json")
-
-
-def _objects(name: str, rows: list[Any], places: Sequence[int], unit: str) -> list[dict[str, Any]]:
-    for place, row in zip(places, rows, strict=True):
-        if not isinstance(row, dict):
-            _fail(f"{name}, {unit} {place}: not a JSON object; expected one object with named columns a row.")
-    return rows
-
-
-def _from_csv(name: str, text: str, kind: str) -> _Rows:
-    limit = csv.field_size_limit(2**31 - 1)  # the default refuses cells over 128 kB
-    rows, places = [], []
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter="\t" if kind == "tsv" else ",", strict=True)
-    try:
-        header = next(cells for cells in reader if cells)
-        _once(name, header)
-        for cells in reader:
-            if not cells:
-                continue
-            if len(cells) != len(header):
-                _fail(f"{name}, line {reader.line_num}: {len(cells)} cells; expected {len(header)}, as in the header: "
-                      "quote cells that hold the separator.")  # fmt: skip
-            rows.append(dict(zip(header, cells, strict=True)))
-            places.append(reader.line_num)
-    except csv.Error as error:
-        _fail(f"{name}, line {reader.line_num}: malformed {kind.upper()} ({error}); mend the quotes of this row.")
-    finally:
-        csv.field_size_limit(limit)
-    return _Rows(rows, places, "line", kind)
-
-
-def _from_parquet(name: str, data: bytes) -> _Rows:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        file = pq.ParquetFile(io.BytesIO(data))
-        _once(name, file.schema_arrow.names)
-        rows = file.read().to_pylist()
-    except (pa.ArrowException, OSError) as error:
-        _fail(f"{name} is not a whole Parquet file ({error}); write it again.")
-    return _Rows(rows, range(1, len(rows) + 1), "row", "parquet")
-
-
-def _once(name: str, header: Collection[str]) -> None:
-    twice = [c for c, n in Counter(header).items() if n > 1 and c]
-    if twice:
-        _fail(f"{name}: duplicate column '{twice[0]}'; expected each column once: rename or remove one.")
-
-
-def _from_datasets(name: str, split: str, *, folder: bool) -> _Rows:
-    import datasets
-    from datasets.exceptions import DatasetsError
-
-    try:
-        if folder:
-            data = datasets.load_from_disk(name)
-            if isinstance(data, datasets.DatasetDict):
-                if split not in data:
-                    _fail(f"{name} has no split '{split}'; found {_listed(data)}.")
-                data = data[split]
-        else:
-            hub_name, _, config = name.partition(":")
-            data = datasets.load_dataset(hub_name, config or None, split=split)
-    except (OSError, ValueError, RuntimeError, DatasetsError) as error:
-        if folder:
-            _fail(f"{name} is a folder that `datasets` did not save ({error}); expected a file, or such a folder.")
-        _fail(f"{name}: no such file, and the hub did not give a data set of this name, split '{split}' ({error}); "
-              "check the path or name and the network.")  # fmt: skip
-    # As Arrow, for images and sound would be decoded otherwise.
-    rows = data.with_format("arrow")[:].to_pylist()
-    digest = hashlib.sha256(json.dumps(rows, default=str).encode()).hexdigest()
-    return _Rows(rows, range(1, len(rows) + 1), "row", "datasets", digest)
-
-
-def _listed(names: Collection[str]) -> str:
-    """Names for an error or note: at most twenty, in the order found."""
-    shown = [str(n) for n in names][:20]
-    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
-    return (", ".join(shown) or "none") + more
-
-
-def _fail(message: str) -> NoReturn:
-    # Names and reasons come from outside and may hold line breaks; an error is one line.
-    raise DataError(" ".join(message.split()))

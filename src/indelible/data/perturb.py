@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from indelible.data.chat import TokenSpan
-from indelible.data.records import Context, Message, Record
+from indelible.data.records import Context, Message, Record, Role
 from indelible.errors import DataError
 
 Unit = Literal["word", "token", "icp-mia"]
@@ -109,7 +109,7 @@ def probe_from(record: Record, answers: Sequence[str]) -> Context:
     """
     replaced = iter(answers)
     turns = [Message(m.role, next(replaced) if m.scored else m.content) for m in record.messages if m.role != "system"]
-    role = "text" if all(m.role == "text" for m in record.messages) else "assistant"
+    role: Role = "text" if all(m.role == "text" for m in record.messages) else "assistant"
     last = next(replaced)
     return (*turns, Message(role, last + "\n" if role == "text" else last))
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from indelible.data.records import Context, Message, Record
+from indelible.data.records import Context, Message, Record, Role
 from indelible.errors import ModelError
 
 DEFAULT_EMBEDDER = "builtin:all-minilm-l6-v2"
@@ -18,7 +18,7 @@ DEFAULT_EMBEDDER = "builtin:all-minilm-l6-v2"
 def demonstration(record: Record, *, strip: bool = False) -> Context:
     """A pool record as a demonstration: its turns, nothing scored, its system turn left out."""
     turns = tuple(Message(m.role, m.content) for m in record.messages if m.role != "system")
-    role = "text" if all(m.role == "text" for m in record.messages) else "assistant"
+    role: Role = "text" if all(m.role == "text" for m in record.messages) else "assistant"
     target = record.target.strip() if strip else record.target
     return (*turns, Message(role, target + "\n\n" if role == "text" else target))
 

@@ -189,7 +189,7 @@ def _expand(cache: Any, n: int) -> Any:
     from transformers import DynamicCache
     from transformers.cache_utils import DynamicLayer
 
-    layers = []
+    layers: list[Any] = []
     for layer in cache.layers:
         copy = DynamicLayer()
         copy.lazy_initialization(layer.keys, layer.values)

@@ -1,0 +1,376 @@
+"""The engine against the slow obvious way: one query at a time, full logits, float32, moments by definition."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from indelible.data.chat import Encoded
+from indelible.data.pools import demonstration
+from indelible.data.records import Message, Query, with_context
+from indelible.models.base import TokenLogprobs
+from indelible.models.causal import CausalModel
+from indelible.models.load import LoadOptions, load_model
+from indelible.models.toy import toy_module
+from indelible.scoring.cache import AnswerCache
+from indelible.scoring.engine import answer
+from indelible.training import sft
+
+FLOAT32 = LoadOptions(device="cpu", dtype="float32")
+TOLERANCE = 1e-4
+
+
+@torch.inference_mode()
+def slowly(model: CausalModel, query: Query) -> TokenLogprobs:
+    e = model.encode(query)
+    ids = torch.from_numpy(e.input_ids)
+    with model.network.context():
+        logits = model.module(input_ids=ids[None], use_cache=False).logits[0].float()
+    at = torch.tensor([t for t in range(len(e)) if e.is_target[t]])
+    logp = torch.log_softmax(logits, -1)[at - 1].double()
+    p = logp.exp()
+    mean = (p * logp).sum(-1)
+    std = (p * (logp - mean[:, None]) ** 2).sum(-1).sqrt()
+    own = logp[torch.arange(len(at)), ids[at]]
+    return TokenLogprobs(own.numpy(), mean.numpy(), std.numpy(), logp.argmax(-1).numpy())
+
+
+def assert_equal(fast: TokenLogprobs, slow: TokenLogprobs) -> None:
+    for name in ("logprobs", "mean", "std"):
+        assert getattr(fast, name).dtype == np.float32
+        np.testing.assert_allclose(getattr(fast, name), getattr(slow, name), rtol=0, atol=TOLERANCE, err_msg=name)
+    assert fast.argmax.tolist() == slow.argmax.tolist()
+
+
+def plain(record) -> Query:
+    return Query(record.messages, record.target)
+
+
+@pytest.fixture(scope="module")
+def queries(rows) -> dict[str, list[Query]]:
+    """Questions by kind; every kind in one list is the mixture an audit asks."""
+    records, shots = rows.nonmembers[:6], [demonstration(r) for r in rows.pool[:2]]
+    constant = shots[0] + shots[1]
+    turns = (Message("user", "Hi"), Message("assistant", "Good day, Ada.", scored=True), Message("user", "And now?"))
+    system = Message("system", "Be brief.")
+    return {
+        "alone": [plain(r) for r in records],
+        "constant prefix": [Query(with_context(r.messages, constant), r.target) for r in records],
+        "nested prefixes": [Query(with_context(r.messages, shots[0]), r.target) for r in records]
+        + [Query(with_context(r.messages, constant), r.target) for r in records],
+        "many answers to one prompt": [Query(records[0].messages, f"{r.target[:20]} {i}") for i, r in enumerate(records)],
+        "several scored turns": [
+            Query(turns, "Nothing more."),
+            Query((system, *turns, Message("assistant", "Later.", scored=True), Message("user", "ok")), "Bye"),
+        ],
+        "plain text": [Query((), r.target) for r in records[:3]]
+        + [Query((Message("text", records[0].target * 2),), r.target) for r in records[:3]],
+        "one token": [Query((Message("user", "a"),), "a"), Query((), "ab")],
+    }
+
+
+@pytest.fixture(scope="module")
+def mixture(queries) -> list[Query]:
+    return list(dict.fromkeys(q for kind in queries.values() for q in kind))
+
+
+@pytest.fixture(scope="module")
+def truth(toy, mixture) -> dict[Query, TokenLogprobs]:
+    return {q: slowly(toy, q) for q in mixture}
+
+
+@pytest.fixture
+def own_toy() -> CausalModel:
+    """A toy of its own, to hook or to train."""
+    return load_model("builtin:toy", FLOAT32)[0]
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 50, 500, 100_000])
+def test_answers_do_not_depend_on_batch_size(toy, mixture, truth, batch_tokens: int) -> None:
+    found, _ = answer(replace(toy, batch_tokens=batch_tokens), mixture)
+    for query in mixture:
+        assert_equal(found[query], truth[query])
+
+
+def test_answers_do_not_depend_on_order_and_duplicates_are_asked_once(toy, mixture, truth) -> None:
+    shuffled = [*mixture, *mixture[::2]]
+    random.Random(0).shuffle(shuffled)
+    found, counts = answer(toy, shuffled)
+    assert (counts.asked, counts.unique, counts.cached, counts.failed) == (len(shuffled), len(mixture), 0, 0)
+    assert set(found.found) == set(mixture)
+    for query in mixture:
+        assert_equal(found[query], truth[query])
+
+
+@pytest.mark.parametrize(
+    ("kind", "shares"),
+    [("alone", False), ("constant prefix", True), ("nested prefixes", True), ("many answers to one prompt", True)],
+)
+def test_a_shared_beginning_is_computed_once_and_changes_no_answer(toy, queries, truth, kind, shares) -> None:
+    found, counts = answer(toy, queries[kind])
+    for query in queries[kind]:
+        assert_equal(found[query], truth[query])
+    asked = sum(len(toy.encode(q)) for q in set(queries[kind]))
+    assert counts.tokens_asked == asked
+    assert (counts.tokens_computed < 0.8 * asked) == shares
+
+
+def test_tokens_computed_is_what_the_backbone_really_sees(own_toy, mixture) -> None:
+    seen = 0
+
+    def count(_module, _args, kwargs) -> None:
+        nonlocal seen
+        seen += kwargs["input_ids"].numel()
+
+    own_toy.network.backbone.register_forward_pre_hook(count, with_kwargs=True)
+    _, counts = answer(replace(own_toy, batch_tokens=1), mixture)  # one query a batch: no padding
+    assert seen == counts.tokens_computed
+
+
+def _gpt2():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(1)
+    return GPT2LMHeadModel(
+        GPT2Config(vocab_size=512, n_embd=32, n_layer=2, n_head=4, n_positions=1024, bos_token_id=1, eos_token_id=2)
+    )
+
+
+def _sliding():
+    from transformers import MistralConfig, MistralForCausalLM
+
+    torch.manual_seed(1)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, "vocab_size": 512}
+    return MistralForCausalLM(MistralConfig(num_key_value_heads=2, sliding_window=16, **sizes, **ids))
+
+
+@pytest.mark.parametrize(("make", "shares"), [(_gpt2, True), (_sliding, False)])
+def test_other_architectures_share_only_where_their_cache_allows(
+    tokenizer, queries, tmp_path: Path, make: Callable[[], torch.nn.Module], shares: bool
+) -> None:
+    make().save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    model, _ = load_model(str(tmp_path), FLOAT32)
+    asked = [*queries["constant prefix"], *queries["several scored turns"]]
+    found, counts = answer(model, asked)
+    assert model.network.can_share is shares
+    assert (counts.tokens_computed < counts.tokens_asked) is shares
+    for query in asked:
+        assert_equal(found[query], slowly(model, query))
+
+
+def test_an_adapted_model_answers_through_its_adapter_and_its_base_view_as_the_base(lora_toy, mixture, truth) -> None:
+    model, _ = load_model(str(lora_toy), FLOAT32)
+    tuned, _ = answer(model, mixture)
+    base, _ = answer(model.as_base(), mixture)
+    for query in mixture:
+        assert_equal(base[query], truth[query])
+        assert_equal(tuned[query], slowly(model, query))
+    assert max(np.abs(tuned[q].logprobs - base[q].logprobs).max() for q in mixture) > 0.1
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("not enough memory")])
+def test_out_of_memory_halves_the_batch_and_loses_nothing(own_toy, mixture, truth, error: Exception) -> None:
+    tried: list[int] = []
+
+    def small_memory(_module, _args, kwargs) -> None:
+        tried.append(len(kwargs["input_ids"]))
+        if tried[-1] > 2:
+            raise error
+
+    own_toy.network.backbone.register_forward_pre_hook(small_memory, with_kwargs=True)
+    found, _ = answer(replace(own_toy, batch_tokens=100_000), mixture)
+    assert max(tried) > 4
+    assert {n: m for n, m in zip(tried[:-1], tried[1:], strict=True) if n > 2} == {
+        n: n // 2 for n in tried if n > 2
+    }, "the half is tried next"
+    for query in mixture:
+        assert_equal(found[query], truth[query])
+
+
+def test_other_errors_and_a_single_query_that_does_not_fit_are_raised(own_toy, mixture) -> None:
+    def broken(*_args) -> None:
+        raise failure
+
+    own_toy.network.backbone.register_forward_pre_hook(broken)
+    for failure in (torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("shapes do not match")):
+        with pytest.raises(type(failure), match=str(failure)):
+            answer(own_toy, mixture)
+
+
+def test_too_long_and_empty_questions_fail_with_a_reason_and_are_never_cut(toy) -> None:
+    long, empty, good = Query((), "word " * 3000), Query((), ""), Query((), "word")
+    found, counts = answer(toy, [long, empty, good])
+    assert "longer than the context" in found.failed[long]
+    assert found.failed[empty] == "no scored token"
+    assert set(found.found) == {good}
+    assert counts.failed == 2
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[AnswerCache]:
+    opened = AnswerCache(tmp_path / "answers", engine_version=1)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt(), RuntimeError("the plug was pulled")])
+def test_an_interruption_loses_no_answer_that_was_given(own_toy, cache, queries, interruption: BaseException) -> None:
+    asked = queries["alone"] + queries["constant prefix"] + queries["plain text"]
+    model = replace(own_toy, batch_tokens=700)
+    answered, passes = 0, 0
+
+    def count(_module, _args, kwargs, _out) -> None:
+        nonlocal answered, passes
+        passes += 1
+        if kwargs["use_cache"] is False or kwargs.get("cache") is not None:  # not the pass over a shared beginning
+            answered += len(kwargs["input_ids"])
+        if passes == 6:
+            answered -= len(kwargs["input_ids"])
+            raise interruption
+
+    hook = model.network.backbone.register_forward_hook(count, with_kwargs=True)
+    with pytest.raises(type(interruption)):
+        answer(model, asked, cache=cache)
+    hook.remove()
+    again, counts = answer(model, asked, cache=cache)
+    assert 0 < counts.cached == answered < len(asked)
+    for query in asked:
+        assert_equal(again[query], slowly(model, query))
+    third, counts = answer(model, asked, cache=cache)
+    assert (counts.cached, counts.tokens_computed) == (len(asked), 0)
+    for query in asked:
+        for name in ("logprobs", "mean", "std", "argmax"):
+            assert np.array_equal(getattr(third[query], name), getattr(again[query], name))
+
+
+def test_the_cache_knows_models_and_engine_versions_apart(cache, toy, queries) -> None:
+    query = queries["alone"][0]
+    answer(toy, [query], cache=cache)
+    assert list(cache.read(toy.fingerprint, [query])) == [query]
+    assert cache.read(replace(toy, weights_fingerprint="another").fingerprint, [query]) == {}
+    newer = AnswerCache(cache.folder, engine_version=2)
+    assert newer.read(toy.fingerprint, [query]) == {}
+    newer.close()
+
+
+def test_the_cache_spells_no_text_and_is_its_owners_alone(cache, toy, queries, truth) -> None:
+    asked = queries["alone"]
+    found, _ = answer(toy, asked, cache=cache)
+    written = b"".join(p.read_bytes() for p in cache.folder.glob("answers.sqlite*"))
+    for query in asked:
+        assert found[query].logprobs.tobytes() in written, "the answer is there, as it is"
+        spelt = truth[query].argmax.astype(np.int32)
+        target = toy.encode(query).input_ids[toy.encode(query).is_target]
+        for ids in (spelt, target):
+            for width in (np.int16, np.int32, np.int64, np.float32):
+                assert ids[:4].astype(width).tobytes() not in written
+        assert query.target[:12].encode() not in written
+    assert stat.S_IMODE(cache.folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((cache.folder / "key").stat().st_mode) == 0o600
+
+
+# Training sees what scoring sees.
+
+
+def test_the_training_loss_of_a_record_is_minus_the_sum_of_its_scored_log_probabilities(toy, mixture, truth) -> None:
+    for query in mixture:
+        with torch.no_grad():
+            loss = float(sft.token_loss(toy, [toy.encode(query)]))
+        assert loss == pytest.approx(-truth[query].logprobs.sum(), abs=1e-3, rel=1e-5)
+
+
+def _gradient(model: CausalModel) -> torch.Tensor:
+    flat = torch.cat([p.grad.flatten() for p in model.module.parameters()])
+    model.module.zero_grad()
+    return flat
+
+
+def test_micro_batches_give_the_gradient_of_one_large_batch(own_toy, queries) -> None:
+    encoded = [own_toy.encode(q) for kind in ("alone", "several scored turns", "plain text") for q in queries[kind]]
+    ids = torch.zeros(len(encoded), max(map(len, encoded)), dtype=torch.int64)
+    labels = torch.full_like(ids, -100)
+    for i, e in enumerate(encoded):
+        ids[i, : len(e)] = torch.from_numpy(e.input_ids)
+        labels[i, : len(e)] = torch.from_numpy(np.where(e.is_target, e.input_ids, -100))
+    expected = own_toy.module(input_ids=ids, labels=labels).loss  # transformers' own mean over all supervised tokens
+    expected.backward()
+    wanted, mean = _gradient(own_toy), float(expected.detach())
+    for max_tokens in (1, 300, 100_000):
+        parts = sft.micro_batches(range(len(encoded)), encoded, max_tokens)
+        assert sorted(i for part in parts for i in part) == list(range(len(encoded)))
+        assert all(len(p) == 1 or len(p) * max(len(encoded[i]) for i in p) <= max_tokens for p in parts)
+        loss, n_tokens = sft._step(own_toy, parts, encoded, autocast=False)
+        assert n_tokens == sum(int(e.is_target.sum()) for e in encoded)
+        assert loss == pytest.approx(mean, abs=1e-5)
+        torch.testing.assert_close(_gradient(own_toy), wanted, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "warmup", "expected"),
+    [
+        ("constant", 0, {1: 2.0, 5: 2.0, 10: 2.0}),
+        ("constant", 4, {1: 0.5, 2: 1.0, 4: 2.0, 5: 2.0, 10: 2.0}),
+        ("cosine", 0, {1: 2.0, 6: 1.0, 10: 1 - np.cos(np.pi / 10)}),
+        ("cosine", 2, {1: 1.0, 2: 2.0, 3: 2.0, 7: 1.0, 10: 1 - np.cos(np.pi / 8)}),
+    ],
+)
+def test_learning_rates(schedule: str, warmup: int, expected: dict[int, float]) -> None:
+    assert {s: sft.learning_rate(s, 10, 2.0, schedule, warmup) for s in expected} == pytest.approx(expected)
+
+
+def test_every_epoch_has_every_row_once_in_a_seeded_order() -> None:
+    order = sft.row_order(30, 3, seed=5)
+    assert [sorted(epoch) for epoch in order] == [list(range(30))] * 3
+    assert order[0] != order[1] != order[2]
+    assert sft.row_order(30, 3, seed=5) == order
+    assert sft.row_order(30, 3, seed=6) != order
+    assert sft.row_order(4, 2, seed=5, shuffle=False) == [[0, 1, 2, 3]] * 2
+
+
+def test_the_training_log_says_what_was_seen_when(tuned_toy: Path, rows) -> None:
+    log = pd.read_parquet(tuned_toy / "training_log.parquet")
+    ids = [r.id for r in rows.members]
+    order = [ids[i] for epoch in sft.row_order(40, 12, seed=0) for i in epoch]
+    assert log["record_id"].tolist() == order
+    assert log["step"].tolist() == [1 + i // 8 for i in range(480)]
+    assert log["epoch"].tolist() == [1 + i // 40 for i in range(480)]
+    rates = log.groupby("step")["learning_rate"].first()
+    assert rates.tolist() == pytest.approx([sft.learning_rate(s, 60, 3e-3, "cosine", 6) for s in range(1, 61)])
+
+
+def test_rows_longer_than_the_limit_are_left_out_and_never_cut(toy, rows) -> None:
+    lengths = [len(toy.encode(plain(r))) for r in rows.members[:5]]
+    encoded, kept = sft.encode_rows(toy, rows.members[:5], max_tokens=sorted(lengths)[2])
+    assert kept == [i for i, n in enumerate(lengths) if n <= sorted(lengths)[2]]
+    assert [len(e) for e in encoded] == [lengths[i] for i in kept]
+
+
+def test_a_tuned_folder_is_scored_with_the_weights_training_ended_with(tuned_toy: Path, rows, tmp_path: Path) -> None:
+    """The last logged loss is over the last step's rows before its update; the saved model must do better on them."""
+    log = pd.read_parquet(tuned_toy / "training_log.parquet")
+    last = log[log["step"] == log["step"].max()]
+    copied = shutil.copytree(tuned_toy, tmp_path / "copy")
+    model, _ = load_model(str(copied), FLOAT32)
+    asked = [plain(r) for r in rows.members if r.id in set(last["record_id"])]
+    found, _ = answer(model, asked)
+    mean = -np.concatenate([found[q].logprobs for q in asked]).mean()
+    assert mean < last["loss"].iloc[0]
+    assert mean == pytest.approx(last["loss"].iloc[0], abs=0.1)
+
+
+def test_padding_is_never_a_target(toy, queries) -> None:
+    encoded: list[Encoded] = [toy.encode(q) for q in queries["alone"]]
+    together = float(sft.token_loss(toy, encoded).detach())
+    one_by_one = sum(float(sft.token_loss(toy, [e]).detach()) for e in encoded)
+    assert together == pytest.approx(one_by_one, rel=1e-5)
