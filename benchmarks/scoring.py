@@ -36,7 +36,8 @@ def requests(args: argparse.Namespace) -> list[Query]:
     else:
         rows = synthetic_records(args.records, seed=0)
         records = [
-            Record(f"r{i}", (Message("user", f"{r['instruction']}\n{r['input']}"),), r["output"]) for i, r in enumerate(rows)
+            Record(f"r{i}", (Message("user", f"{r['instruction']}\n{r['input']}"),), r["output"])
+            for i, r in enumerate(rows)
         ]
     if not records:
         fail("no records to score")

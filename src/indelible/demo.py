@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,6 +40,7 @@ def run_demo(
     say(f"[1/3] writing {n_members} fictitious training records and {n_heldout} held-out ones")
     shutil.rmtree(work, ignore_errors=True)
     rows = synthetic_records(n_members + n_heldout, seed)
+    random.Random(seed).shuffle(rows)  # members and held-out rows must not differ by when they were made up
     write_jsonl(work / "members.jsonl", rows[:n_members])
     write_jsonl(work / "heldout.jsonl", rows[n_members:])
     say(f"[2/3] fine-tuning {model} on the training records ({EPOCHS} epochs)")

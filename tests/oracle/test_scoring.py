@@ -7,6 +7,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,6 @@ from indelible.data.records import Message, Query, with_context
 from indelible.models.base import TokenLogprobs
 from indelible.models.causal import CausalModel
 from indelible.models.load import LoadOptions, load_model
-from indelible.models.toy import toy_module
 from indelible.scoring.cache import AnswerCache
 from indelible.scoring.engine import answer
 from indelible.training import sft
@@ -67,7 +67,9 @@ def queries(rows) -> dict[str, list[Query]]:
         "constant prefix": [Query(with_context(r.messages, constant), r.target) for r in records],
         "nested prefixes": [Query(with_context(r.messages, shots[0]), r.target) for r in records]
         + [Query(with_context(r.messages, constant), r.target) for r in records],
-        "many answers to one prompt": [Query(records[0].messages, f"{r.target[:20]} {i}") for i, r in enumerate(records)],
+        "many answers to one prompt": [
+            Query(records[0].messages, f"{r.target[:20]} {i}") for i, r in enumerate(records)
+        ],
         "several scored turns": [
             Query(turns, "Nothing more."),
             Query((system, *turns, Message("assistant", "Later.", scored=True), Message("user", "ok")), "Bye"),
@@ -191,9 +193,7 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(own_toy, mixture, trut
     own_toy.network.backbone.register_forward_pre_hook(small_memory, with_kwargs=True)
     found, _ = answer(replace(own_toy, batch_tokens=100_000), mixture)
     assert max(tried) > 4
-    assert {n: m for n, m in zip(tried[:-1], tried[1:], strict=True) if n > 2} == {
-        n: n // 2 for n in tried if n > 2
-    }, "the half is tried next"
+    assert {n: m for n, m in pairwise(tried) if n > 2} == {n: n // 2 for n in tried if n > 2}, "the half is tried next"
     for query in mixture:
         assert_equal(found[query], truth[query])
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,9 @@ def trimmed(name: str, text: str) -> str:
 def test_target_tokens_spell_the_answer_and_its_end_marker(tokenizer, name: str) -> None:
     e = form(tokenizer, name).encode(Query(USER, "It is a kite, Zoë."))
     assert decode(tokenizer, target_ids(e)) == "It is a kite, Zoë." + MARKER[name]
-    assert decode(tokenizer, e.input_ids[~e.is_target]).rstrip().endswith(("assistant", "Assistant:", "Response:", "|>"))
+    assert (
+        decode(tokenizer, e.input_ids[~e.is_target]).rstrip().endswith(("assistant", "Assistant:", "Response:", "|>"))
+    )
     assert "What is it?" in decode(tokenizer, e.input_ids[~e.is_target])
 
 
@@ -101,9 +104,7 @@ def test_every_scored_turn_is_target_and_no_other(tokenizer, name: str) -> None:
     e = form(tokenizer, name).encode(Query(DIALOGUE, "Nothing more."))
     marker = MARKER[name]
     assert decode(tokenizer, target_ids(e)) == f"Good day, Ada.{marker}Nothing more.{marker}"
-    assert [s.turn if s else None for s in e.spans if s is None or s.start == 0] == [0, None, 1, None] or (
-        name == "llama3"  # its marker is several tokens for the toy's tokenizer
-    )
+    assert [turn for turn, _ in groupby(s.turn if s else None for s in e.spans)] == [0, None, 1, None]
     assert "never scored" in decode(tokenizer, e.input_ids[~e.is_target])
 
 
@@ -119,7 +120,10 @@ def test_joint_encoding_scores_every_scored_turn_or_refuses(tokenizer) -> None:
 
 def test_joint_encoding_cuts_at_the_length_of_the_prompt_alone(tokenizer) -> None:
     query = Query(USER, "It is.")
-    head = "<|start_header_id|>user<|end_header_id|>\n\nWhat is it?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+    head = (
+        "<|start_header_id|>user<|end_header_id|>\n\nWhat is it?<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    )
     e = form(tokenizer, "icp-mia").encode(query)
     assert e.input_ids.tolist() == tokenizer(head + "It is.<|eot_id|>")["input_ids"]
     assert int(e.target_positions[0]) == len(tokenizer(head)["input_ids"])
@@ -149,8 +153,16 @@ def test_a_system_turn_is_put_in_where_there_is_none(tokenizer, name: str) -> No
     assert "Given." not in decode(tokenizer, chat.encode(Query(own, "Yes.")).input_ids)
     with_turn = form(tokenizer, name).encode(Query((Message("system", "Given."), *USER), "Yes."))
     assert chat.encode(Query(USER, "Yes.")).input_ids.tolist() == with_turn.input_ids.tolist()
-    multi = decode(tokenizer, target_ids(chat.encode(Query(DIALOGUE[1:4], "Yes.")))) if name in SPLIT else "Good day, Ada."
-    assert multi.startswith("Good day, Ada.")
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_a_system_turn_put_in_moves_no_scored_turn(tokenizer, name: str) -> None:
+    query = Query(DIALOGUE[1:4], "Yes.")
+    with_system = form(tokenizer, name, system="Given.").encode(query)
+    without = form(tokenizer, name).encode(query)
+    assert len(with_system) > len(without)
+    assert target_ids(with_system) == target_ids(without)
+    assert with_system.spans == without.spans
 
 
 def test_plain_text_gets_no_system_turn(tokenizer) -> None:
@@ -198,7 +210,7 @@ def test_a_tokenizer_without_template_is_an_error_for_conversations_only(tokeniz
 
 
 def test_an_unknown_template_is_one_line_with_a_suggestion(tokenizer) -> None:
-    with pytest.raises(ConfigError, match="unknown template 'lama3'. Did you mean 'llama3'") as caught:
+    with pytest.raises(ConfigError, match=r"unknown template 'lama3'\. Did you mean 'llama3'") as caught:
         chat_format(tokenizer, template="lama3")
     assert "\n" not in str(caught.value)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from indelible.config import TrainConfig
 from indelible.data.records import Record
@@ -20,10 +20,12 @@ def save_checkpoint(model: CausalModel, folder: Path, config: TrainConfig, steps
     tokenizer = model.chat.tokenizer
     if model.chat.template is not None:
         tokenizer.chat_template = model.chat.template  # audits then render as training did, without being told
+    extra: dict[str, Any] = {}
     if config.lora_rank:
         for adapter in model.module.peft_config.values():
-            adapter.base_model_name_or_path = config.model
-    model.module.save_pretrained(folder, safe_serialization=True)
+            adapter.base_model_name_or_path = config.model  # as audits resolve it, builtin: names too
+        extra["save_embedding_layers"] = False  # never trained here; "auto" would look for the base on the hub
+    model.module.save_pretrained(folder, safe_serialization=True, **extra)
     tokenizer.save_pretrained(folder)
 
 
