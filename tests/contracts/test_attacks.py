@@ -161,7 +161,7 @@ FORMULAS: dict[str, Callable[[Asked, Record], float]] = {
     "zlib": lambda a, r: ll(a, r) / len(zlib.compress("\n".join(answers_of(r)).encode())),
     "min-k": lambda a, r: lowest(raw(a, r).logprobs),
     "min-k++": lambda a, r: lowest(z_scores(raw(a, r))),
-    "recall": lambda a, r: ll(a, r, r.variants["recall"][0]) / ll(a, r),
+    "recall": lambda a, r: ll(a, r, next(v for k, v in r.variants.items() if k.startswith("prefix"))[0]) / ll(a, r),
     "reference-base": lambda a, r: ll(a, r) - ll(a, r, role="base"),
     "reference": lambda a, r: ll(a, r) - ll(a, r, role="reference"),
     "icp-ref": icp_ref,

@@ -209,7 +209,7 @@ def _adapter(text: str, weights: str = "adapter_model.safetensors") -> Callable[
         (_unknown_architecture, "abacus"),
         (_broken_weights, "cannot be loaded"),
         (_weights_of_another_shape, "cannot be loaded"),
-        (_weights_missing_a_layer, "cannot be loaded"),
+        (_weights_missing_a_layer, "cannot be loaded whole"),
         (_no_tokenizer, "no tokenizer"),
         (_no_template, "no chat template"),
         (_broken_gguf, "GGUF"),

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from indelible.attacks.base import Attack
 from indelible.attacks.context import IcpReference, IcpSelfPerturbation, IcpSpHighest, IcpSpLowest, Recall
 from indelible.attacks.likelihood import Loss, MinK, MinKPlusPlus, Reference, ReferenceBase, Zlib
@@ -57,9 +59,11 @@ def make_attack(name: str, settings: Mapping[str, Any] | None = None) -> Attack:
                 did_you_mean(key, list(known), f"setting of {name}") if known else f"{name} has no settings"
             )
     try:
-        return ATTACKS[name](**dict(settings or {}))
-    except TypeError as error:
-        raise ConfigError(f"{name}: {error}") from error
+        return TypeAdapter(ATTACKS[name]).validate_python(dict(settings or {}))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{name}.{where}={first['input']!r}: {first['msg']}") from error
 
 
 __all__ = ["ATTACKS", "COMPAT", "FITTED", "Attack", "make_attack"]

@@ -83,9 +83,11 @@ class IcpSelfPerturbation(Attack):
     def prepare(self, records: Sequence[Record], resources: Resources) -> list[Record]:
         if self.probe_file is not None:
             given = read_probes(self.probe_file)
+            # A file gives one text a probe, so it cannot probe a conversation with several answers.
+            texts = [given.get((r.prompt, r.target), ()) if len(r.responses) == 1 else () for r in records]
             return [
-                r.with_variant(self._variant, [probe_from(r, [a.strip()]) for a in given.get((r.prompt, r.target), ())])
-                for r in records
+                r.with_variant(self._variant, [probe_from(r, [text.strip()]) for text in own])
+                for r, own in zip(records, texts, strict=True)
             ]
         if self.mask != "random":  # these masks need the model's first answer
             return list(records)
@@ -198,11 +200,13 @@ class IcpReference(Attack):
     )
     needs_pool: ClassVar[bool] = True
 
-    _variant: ClassVar[str] = "icp-ref"
-
     def __post_init__(self) -> None:
         if self.k < 1:
             raise ConfigError(f"icp-ref: k={self.k}: expected at least 1")
+
+    @property
+    def _variant(self) -> str:
+        return f"neighbours:{self.embed}:{self.k}:{self.strip}"
 
     def prepare(self, records: Sequence[Record], resources: Resources) -> list[Record]:
         pool = list(resources.pool)
@@ -248,11 +252,13 @@ class Recall(Attack):
     )
     needs_pool: ClassVar[bool] = True
 
-    _variant: ClassVar[str] = "recall"
-
     def __post_init__(self) -> None:
         if self.shots < 1:
             raise ConfigError(f"recall: shots={self.shots}: expected at least 1")
+
+    @property
+    def _variant(self) -> str:
+        return f"prefix:{self.shots}"
 
     def prepare(self, records: Sequence[Record], resources: Resources) -> list[Record]:
         if len(resources.pool) < self.shots:

@@ -60,11 +60,10 @@ def lowest_mean(values: np.ndarray, fraction: float) -> float:
     """
     if len(values) == 0:
         raise Unscorable("no scored token")
-    n = max(1, int(fraction * len(values)))
-    mean = float(np.mean(np.partition(values.astype(np.float64), n - 1)[:n]))
-    if not np.isfinite(mean):
+    if not np.isfinite(values).all():
         raise Unscorable("the model gave a log-probability that is not finite")
-    return mean
+    n = max(1, int(fraction * len(values)))
+    return float(np.mean(np.partition(values.astype(np.float64), n - 1)[:n]))
 
 
 @dataclass(frozen=True)

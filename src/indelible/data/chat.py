@@ -28,6 +28,7 @@ class Piece:
     text: str
     turn: int = -1
     is_end: bool = False
+    trimmed: int = 0  # characters that the template took off the answer's start
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +113,15 @@ class ChatFormat:
         return self._cut(turns, scored)
 
     def _render(self, turns: list[dict[str, str]], *, prompt: bool) -> str:
-        text: str = self.tokenizer.apply_chat_template(
-            turns, chat_template=self.template, tokenize=False, add_generation_prompt=prompt
-        )
+        from jinja2 import TemplateError
+
+        try:
+            text: str = self.tokenizer.apply_chat_template(
+                turns, chat_template=self.template, tokenize=False, add_generation_prompt=prompt
+            )
+        except TemplateError as error:  # a broken template, or one that refuses these roles in this order
+            roles = ", ".join(turn["role"] for turn in turns)
+            raise ModelError(f"chat template '{self.name}' refuses the turns {roles}: {error}") from error
         return text
 
     def _cut(self, turns: list[dict[str, str]], scored: list[int]) -> list[Piece]:
@@ -125,8 +132,10 @@ class ChatFormat:
             prompt = self._render(turns[:i], prompt=True)
             whole = full if i == len(turns) - 1 else self._render(turns[: i + 1], prompt=False)
             content = turns[i]["content"]
-            if not whole.startswith(prompt + content):
-                content = content.strip()  # many templates trim
+            trimmed = 0
+            if not whole.startswith(prompt + content):  # many templates trim
+                trimmed = len(content) - len(content.lstrip())
+                content = content.strip()
             end = len(prompt) + len(content)
             if not (whole.startswith(prompt + content) and full.startswith(whole[:end]) and cursor <= len(prompt)):
                 raise ModelError(
@@ -134,7 +143,11 @@ class ChatFormat:
                     "pass --template with one that does"
                 )
             marker = _end_marker(whole[end:], self.tokenizer)
-            pieces += [Piece(full[cursor : len(prompt)]), Piece(content, turn), Piece(marker, turn, is_end=True)]
+            pieces += [
+                Piece(full[cursor : len(prompt)]),
+                Piece(content, turn, trimmed=trimmed),
+                Piece(marker, turn, is_end=True),
+            ]
             cursor = end + len(marker)
         return [p for p in pieces if p.text]
 
@@ -153,17 +166,23 @@ class ChatFormat:
             is_target += [piece.turn >= 0] * len(new)
             if piece.turn >= 0:
                 offsets = out["offset_mapping"]
-                spans += [None if piece.is_end else TokenSpan(piece.turn, start, end) for start, end in offsets]
+                spans += [
+                    None if piece.is_end else TokenSpan(piece.turn, start + piece.trimmed, end + piece.trimmed)
+                    for start, end in offsets
+                ]
         mask = np.array(is_target, dtype=np.bool_)
         if len(mask) and mask[0]:  # nothing to predict the first token from
             mask[0], spans = False, spans[1:]
         return Encoded(np.array(ids, dtype=np.int64), mask, tuple(spans))
 
     def _encode_joint(self, pieces: list[Piece]) -> Encoded:
+        if any(p.turn > 0 for p in pieces):
+            raise ModelError("compat icp-mia scores one answer a record; these conversations have several")
         prompt = "".join(p.text for p in pieces if p.turn < 0)
         n_prompt = len(self.tokenizer(prompt)["input_ids"])
         out = self.tokenizer("".join(p.text for p in pieces), return_offsets_mapping=True)
         ids = np.array(out["input_ids"], dtype=np.int64)
+        n_prompt = max(n_prompt, 1)  # nothing to predict the first token from
         mask = np.arange(len(ids)) >= n_prompt
         answer_end = len(prompt) + sum(len(p.text) for p in pieces if p.turn >= 0 and not p.is_end)
         spans = [

@@ -86,6 +86,7 @@ def mask_by_likelihood(
     `tokens` are the text's tokens, each with where it stands and its log-probability. A span's log-likelihood is
     the sum over the tokens that start in it (leading white space aside). Ties are masked from the left.
     """
+    spans = list(dict.fromkeys(spans))  # tokens that are bytes of one character stand at the same place: one unit
     n = math.floor(rate * len(spans))
     if n == 0:
         return None
@@ -121,9 +122,21 @@ def tokens_by_turn(
     (0 where none are given)."""
     out: list[list[tuple[tuple[int, int], float]]] = [[] for _ in record.responses]
     for span, logp in zip(spans, logprobs or [0.0] * len(spans), strict=True):
-        if span is not None:
-            out[span.turn].append(((span.start, span.end), logp))
+        if span is None:
+            continue
+        turn = out[span.turn]
+        where = (span.start, span.end)
+        if turn and turn[-1][0] == where:  # tokens that are bytes of one character stand at the same place
+            turn[-1] = (where, turn[-1][1] + logp)
+        else:
+            turn.append((where, logp))
     return out
+
+
+def _texts(probes: object) -> tuple[str, ...]:
+    if not isinstance(probes, list) or not all(isinstance(p, str) for p in probes):
+        raise TypeError("probes are not a list of strings")
+    return tuple(probes)
 
 
 def read_probes(path: str) -> Mapping[tuple[str, str], tuple[str, ...]]:
@@ -153,9 +166,9 @@ def read_probes(path: str) -> Mapping[tuple[str, str], tuple[str, ...]]:
                 example = row["target_example"]
                 given = example.get("input") or ""
                 prompt = f"{example['instruction']}\n{given}" if given.strip() else example["instruction"]
-                out[prompt, example["output"]] = tuple(row["mask_perturbations"])
+                out[prompt, example["output"]] = _texts(row["mask_perturbations"])
             else:
-                out[row["prompt"], row["target"]] = tuple(row["probes"])
+                out[row["prompt"], row["target"]] = _texts(row["probes"])
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"probe file {path}: expected objects with prompt, target and probes (or target_example and "

@@ -1,14 +1,14 @@
 """Chat templates by name, for tokenizers that bring none or trainers that used another.
 
 Each is a Jinja template as tokenizers carry them: `messages`, `add_generation_prompt`, and the tokenizer's special
-tokens as variables.
+tokens as variables. transformers drops the line break after a block, hence `{{ '\\n\\n' }}` behind one.
 """
 
 from __future__ import annotations
 
 PLAIN = (
     "{% for m in messages %}### {{ m.role | capitalize }}:\n{{ m.content }}"
-    "{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}\n\n{% endfor %}"
+    "{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{{ '\n\n' }}{% endfor %}"
     "{% if add_generation_prompt %}### Assistant:\n{% endif %}"
 )
 

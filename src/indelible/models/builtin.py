@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import shutil
+import struct
 from pathlib import Path
 
 from indelible.errors import MissingExtra, ModelError, did_you_mean
@@ -95,7 +96,7 @@ def _convert(path: Path, folder: Path) -> None:
     try:
         tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
         read = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
-    except (ValueError, OSError, KeyError) as error:
+    except (ValueError, OSError, KeyError, struct.error) as error:
         raise ModelError(f"{path.name} cannot be read as a GGUF language model: {_first_line(error)}") from error
     settings = read.config.to_dict()
     settings.pop("quantization_config", None)  # the weights are dequantised; saving refuses while this stands

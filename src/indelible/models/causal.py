@@ -56,7 +56,7 @@ class CausalModel:
     def network(self) -> Network:
         """What the engine needs of the module."""
         causal = self.module.get_base_model() if self.adapter is not None else self.module
-        head = causal.get_output_embeddings()
+        head = _head(causal)
         context = self.module.disable_adapter if self.adapter is False else contextlib.nullcontext
         backbone = _backbone(causal)
         return Network(backbone, head, self.device, _can_share(causal), context)
@@ -115,13 +115,32 @@ def _backbone(causal: Any) -> Any:
     return causal.get_decoder() if hasattr(causal, "get_decoder") else causal.base_model
 
 
+def _head(causal: Any) -> Any:
+    """Hidden states to logits, with what some architectures do to logits afterwards (Gemma 2, Cohere, Granite)."""
+    linear, config = causal.get_output_embeddings(), causal.config
+    if linear is None:
+        raise ModelError(f"{type(causal).__name__} has no language-model head to score with")
+    cap = getattr(config, "final_logit_softcapping", None)
+    scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1.0)
+    if cap is None and scale == 1.0:
+        return linear
+
+    def head(hidden: torch.Tensor) -> torch.Tensor:
+        logits = linear(hidden) * scale
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+    return head
+
+
 def _can_share(causal: Any) -> bool:
     """Whether every layer keeps a plain, growing key-value cache (no sliding window, no recurrent state)."""
     from transformers import DynamicCache
     from transformers.cache_utils import DynamicLayer
 
     cache = DynamicCache(config=causal.config)
-    return bool(causal.config.use_cache) and all(type(layer) is DynamicLayer for layer in cache.layers)
+    return bool(getattr(causal.config, "use_cache", False)) and all(
+        type(layer) is DynamicLayer for layer in cache.layers
+    )
 
 
 @torch.inference_mode()

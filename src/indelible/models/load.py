@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from indelible.data.chat import chat_format
 from indelible.errors import ConfigError, MissingExtra, ModelError
@@ -103,12 +104,23 @@ def load_module(source: Source, *, dtype: torch.dtype, device: torch.device, tru
     if source.quantise != "none":
         extra["quantization_config"] = _quantisation(source.quantise, dtype)
     try:
-        module = AutoModelForCausalLM.from_pretrained(
-            source.folder, dtype=dtype, use_safetensors=True, trust_remote_code=trust_remote_code, **extra
+        module, info = AutoModelForCausalLM.from_pretrained(
+            source.folder,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+            output_loading_info=True,
+            **extra,
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelError(f"{source.given} cannot be loaded as a causal language model: {line}") from error
+    absent = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
+    if absent:  # transformers would fill them with random numbers, and say so only in a log line
+        raise ModelError(
+            f"{source.given} cannot be loaded whole: {len(absent)} weights that its config asks for are not in its "
+            f"files, or do not fit; first {absent[0]}"
+        )
     return module if source.quantise != "none" else module.to(device)
 
 
@@ -128,7 +140,7 @@ def _adapted(module: Any, source: Source) -> Any:
 
     try:
         return PeftModel.from_pretrained(module, str(source.folder))
-    except (ValueError, RuntimeError, KeyError, TypeError) as error:
+    except (ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelError(f"adapter {source.given} does not fit its base model: {line}") from error
 

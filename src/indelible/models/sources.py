@@ -63,7 +63,10 @@ def _local(given: str, path: Path, quantise: str) -> Source:
     if adapter.exists():
         if not (path / "adapter_model.safetensors").exists():
             raise ModelError(f"adapter folder {given} has no adapter_model.safetensors (pickled weights are not read)")
-        base = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
+        try:
+            base = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
+        except (ValueError, AttributeError) as error:
+            raise ModelError(f"{adapter} is not a JSON object: write the adapter again") from error
         return Source(given, path, "adapter", base, quantise)
     if not (path / "config.json").exists():
         raise ModelError(f"{given} is no model folder: it has no config.json")

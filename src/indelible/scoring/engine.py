@@ -158,6 +158,7 @@ def run_batches(
     batches.reverse()
     while batches:
         batch = batches.pop()
+        replies: list[TokenLogprobs] | None = None
         try:
             with torch.inference_mode(), network.context():
                 if batch.n_shared:
@@ -168,6 +169,7 @@ def run_batches(
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if len(batch.members) == 1 or not _out_of_memory(error):
                 raise
+        if replies is None:  # out of memory; here the failed pass's tensors are no longer held by the exception
             if network.device.type == "cuda":
                 torch.cuda.empty_cache()
             batches += reversed(batch.split())

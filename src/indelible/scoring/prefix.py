@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,14 @@ class PrefixGroup:
 
 @dataclass(slots=True)
 class _Node:
-    """An interval of the sorted queries with a common beginning: `depth` tokens, first member `start`."""
+    """An interval of the sorted queries whose members share `depth` leading tokens and no more."""
 
     depth: int
-    start: int
-    saved: int = 0  # best saving among the closed sub-intervals
-    groups: tuple[tuple[int, int, int], ...] = ()  # (start, stop, depth) that attain it
+    leaves: list[int] = field(default_factory=list)  # queries in no deeper interval
+    children: list[_Node] = field(default_factory=list)
+    above: tuple[int, ...] = ()  # depths of the intervals around it, and 0
+    value: dict[int, int] = field(default_factory=dict)  # most tokens saved, by what the leaves else share
+    opens: dict[int, bool] = field(default_factory=dict)  # whether it is then a group of its own
 
 
 def shareable(encoded: Encoded) -> int:
@@ -43,40 +45,68 @@ def group_by_prefix(encoded: Sequence[Encoded], *, min_saved: int = MIN_SAVED_TO
     """Partition queries into groups that share a beginning, saving the most tokens with one level of sharing.
 
     Queries are sorted by their shareable tokens; common beginnings then form a tree of nested intervals (as in an
-    enhanced suffix array). An interval of n queries with L common tokens saves (n - 1) L as one group, or what its
-    sub-intervals save together; the better is taken from the leaves up. Groups that save less than `min_saved` are
-    dissolved into one group without a shared beginning.
+    enhanced suffix array). With F(node, s) the most that the node's queries can save if those that join no deeper group
+    share s tokens with a group further up:
+
+        F(node, s) = max( leaves * s + sum F(child, s),                                 no group here
+                          leaves * depth + sum F(child, depth) - depth - (min_saved - 1) )   a group here
+
+    so that a group is opened only where it saves at least `min_saved` more than its members save without it.
     """
     keys = [e.input_ids[: max(shareable(e), 0)].astype(">u4").tobytes() for e in encoded]
     order = sorted(range(len(encoded)), key=keys.__getitem__)
-    heads = [np.frombuffer(keys[i], dtype=">u4") for i in order]
+    root, closed = _tree([np.frombuffer(keys[i], dtype=">u4") for i in order])
+    for node in closed:  # children before parents
+        here = len(node.leaves) * node.depth + sum(c.value[node.depth] for c in node.children)
+        here -= node.depth + min_saved - 1
+        for shared in node.above:
+            without = len(node.leaves) * shared + sum(c.value[shared] for c in node.children)
+            node.opens[shared] = here > without
+            node.value[shared] = max(here, without)
+    groups: list[tuple[int, list[int]]] = [(0, [])]
+    todo: list[tuple[_Node, int, list[int]]] = [(root, *groups[0])]
+    while todo:
+        node, shared, members = todo.pop()
+        if node.opens.get(shared, False):
+            shared, members = node.depth, []
+            groups.append((shared, members))
+        members += [order[i] for i in node.leaves]
+        todo += [(child, shared, members) for child in node.children]
+    return [PrefixGroup(shared, tuple(members)) for shared, members in groups if members]
 
-    def close(node: _Node, stop: int) -> tuple[int, tuple[tuple[int, int, int], ...]]:
-        whole = (stop - node.start - 1) * node.depth
-        if whole >= min_saved and whole >= node.saved:
-            return whole, ((node.start, stop, node.depth),)
-        return node.saved, node.groups
 
-    root = _Node(0, 0)
+def _tree(heads: Sequence[NDArray[np.uint32]]) -> tuple[_Node, list[_Node]]:
+    """Nested intervals of sorted sequences, and all of them with children before parents."""
+    root = _Node(0)
     stack = [root]
-    for i in range(1, len(heads) + 1):
-        common = _common(heads[i - 1], heads[i]) if i < len(heads) else 0
-        start = i - 1
-        while stack[-1].depth > common:
-            node = stack.pop()
-            saved, groups = close(node, i)
-            start = node.start
-            if stack[-1].depth < common:
-                stack.append(_Node(common, start))
-            stack[-1].saved += saved
-            stack[-1].groups += groups
-        if stack[-1].depth < common:
-            stack.append(_Node(common, start))
-    chosen = root.groups
-    grouped = [PrefixGroup(depth, tuple(order[start:stop])) for start, stop, depth in chosen]
-    taken = {i for g in grouped for i in g.members}
-    rest = tuple(i for i in range(len(encoded)) if i not in taken)
-    return grouped + ([PrefixGroup(0, rest)] if rest else [])
+    closed: list[_Node] = []
+    for i in range(len(heads)):
+        before = _common(heads[i - 1], heads[i]) if i else 0
+        after = _common(heads[i], heads[i + 1]) if i + 1 < len(heads) else 0
+        last: _Node | None = None
+        while stack[-1].depth > before:
+            last = stack.pop()
+            closed.append(last)
+            if stack[-1].depth >= before:
+                stack[-1].children.append(last)
+                last = None
+        if stack[-1].depth < before:
+            stack.append(_Node(before, children=[last] if last else []))
+        elif last is not None:
+            stack[-1].children.append(last)
+        if after > stack[-1].depth:
+            stack.append(_Node(after))
+        stack[-1].leaves.append(i)
+    while len(stack) > 1:
+        last = stack.pop()
+        closed.append(last)
+        stack[-1].children.append(last)
+    closed.append(root)
+    for node in reversed(closed):  # parents before children
+        node.above = node.above or (0,)
+        for child in node.children:
+            child.above = (*node.above, node.depth) if node.depth else node.above
+    return root, closed
 
 
 def _common(a: NDArray[np.uint32], b: NDArray[np.uint32]) -> int:
