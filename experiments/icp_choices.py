@@ -19,7 +19,6 @@ import numpy as np
 
 from indelible.attacks.base import Resources, plain
 from indelible.attacks.context import IcpSelfPerturbation, icp_score
-from indelible.audit import drop_too_long, load_subjects, read_tables
 from indelible.config import AuditConfig, resolve
 from indelible.data.records import Record
 from indelible.data.splits import build_cohort
@@ -30,6 +29,7 @@ from indelible.scoring.engine import ENGINE_VERSION, Answers
 from indelible.stats.intervals import delong
 from indelible.stats.paired import paired_delong
 from indelible.stats.roc import operating_point
+from indelible.subjects import drop_too_long, load_subjects, read_tables
 
 PROBES = [
     {"rate": 0.3},

@@ -102,7 +102,8 @@ def audit(
                     quantise=quantise, trust_remote_code=trust_remote_code or None) or None,
     )  # fmt: skip
     checked, given = resolve(AuditConfig, flags, config)
-    from indelible.audit import check_names, run_audit
+    from indelible.audit import run_audit
+    from indelible.selection import check_names
 
     check_names(checked.attacks)
     _finish(run_audit(checked, {**given, "force": force} if force else given, command=sys.argv))

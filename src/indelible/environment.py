@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib.metadata
 import json
 import os
 import platform
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel
 
 PACKAGES = (
     "torch",
@@ -69,3 +73,31 @@ def training_facts(folder: Path) -> dict[str, Any] | None:
     return {
         key: facts.get(key) for key in ("epoch", "global_step", "num_train_epochs", "max_steps", "train_batch_size")
     }
+
+
+def run_facts(
+    kind: str, path: Path, config: BaseModel, given: Mapping[str, Any], command: Sequence[str], *, device: str
+) -> dict[str, Any]:
+    """What every manifest begins with: which run, made how, when, with what."""
+    resolved = config.model_dump(mode="json")
+    return {
+        "kind": kind,
+        "name": path.name,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "indelible_version": package_version(),
+        "command": list(command),
+        "versions": versions(),
+        "hardware": hardware(device),
+        "dtype": None,
+        "seeds": {"seed": resolved["seed"]},
+        "config": {"given": dict(given), "resolved": resolved},
+    }
+
+
+def default_out(kind: str, name: str) -> str:
+    """`runs/KIND-NAME-N`, with the first N that holds no finished run."""
+    stem = Path(name.removeprefix("builtin:")).stem or kind
+    n = 1
+    while (Path("runs") / f"{kind}-{stem}-{n}" / "manifest.json").exists():
+        n += 1
+    return f"runs/{kind}-{stem}-{n}"

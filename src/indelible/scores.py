@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import pandas as pd
 
 from indelible.audit import Outcome
 from indelible.config import ScoreConfig
-from indelible.environment import hardware, package_version, versions
+from indelible.environment import default_out, run_facts
 from indelible.errors import DataError
 from indelible.report import render
 from indelible.runs import RunDir
@@ -121,7 +120,7 @@ def run_score(config: ScoreConfig, given: Mapping[str, Any], *, command: Sequenc
     n_nonmembers = len(records) - n_members
     if not n_members or not n_nonmembers:
         raise DataError(f"{config.file}: {n_members} members and {n_nonmembers} non-members; expected some of both")
-    run = RunDir.open(Path(config.out or _default_out(config.file)), force=bool(given.get("force")))
+    run = RunDir.open(Path(config.out or default_out("score", config.file)), force=bool(given.get("force")))
     scores = frame[["record_id", "attack", "model", "score", "reason"]].reset_index(drop=True)
     not_run = [{"what": "bag-of-words", "reason": "a score table holds no texts"}]
     if "base" not in set(scores["model"]):
@@ -141,16 +140,7 @@ def run_score(config: ScoreConfig, given: Mapping[str, Any], *, command: Sequenc
     run.write_json("verdict.json", evaluation.verdict.to_dict())
     content = Path(config.file).read_bytes()
     manifest: dict[str, Any] = {
-        "kind": "score",
-        "name": run.path.name,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "indelible_version": package_version(),
-        "command": list(command),
-        "versions": versions(),
-        "hardware": hardware("none"),
-        "dtype": None,
-        "seeds": {"seed": config.seed},
-        "config": {"given": dict(given), "resolved": config.model_dump(mode="json")},
+        **run_facts("score", run.path, config, given, command, device="none"),
         "models": {"target": None, "base": None, "reference": None},
         "data": {
             "members": None,
@@ -197,11 +187,3 @@ def run_score(config: ScoreConfig, given: Mapping[str, Any], *, command: Sequenc
     run.finish(manifest)
     tripped = [line for gate in gates for line in gate.tripped(evaluation.metrics, evaluation.verdict)]
     return Outcome(run.path, evaluation, tuple(tripped))
-
-
-def _default_out(file: str) -> str:
-    stem = f"runs/score-{Path(file).stem}"
-    n = 1
-    while (Path(f"{stem}-{n}") / "manifest.json").exists():
-        n += 1
-    return f"{stem}-{n}"

@@ -126,7 +126,7 @@ def _head(causal: Any) -> Any:
         return linear
 
     def head(hidden: torch.Tensor) -> torch.Tensor:
-        logits = linear(hidden) * scale
+        logits: torch.Tensor = linear(hidden) * scale
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
     return head

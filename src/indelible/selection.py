@@ -1,0 +1,83 @@
+"""Which attacks a run has, and what it says of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from indelible.attacks import ATTACKS, COMPAT, FITTED, Attack, make_attack
+from indelible.config import AuditConfig
+from indelible.errors import ConfigError, did_you_mean
+
+BLIND = "bag-of-words"
+
+
+def choose_attacks(config: AuditConfig, given: Mapping[str, Any]) -> tuple[dict[str, Attack], list[dict[str, str]]]:
+    """The attacks to run, by name, and what will not run with its reason.
+
+    Raises:
+        ConfigError: an unknown attack or setting; an attack asked for by name that lacks its model; nothing left.
+    """
+    names = [n for n in config.attacks if n not in FITTED]
+    if config.reference is not None and "reference" not in names and "attacks" not in given:
+        names.append("reference")
+    defaults = COMPAT[config.compat] if config.compat else {}
+    for name in config.settings:
+        if name not in names:
+            raise ConfigError(f"settings for '{name}', which is not among the attacks of this run ({', '.join(names)})")
+    not_run: list[dict[str, str]] = []
+    if BLIND not in config.attacks:
+        not_run.append({"what": BLIND, "reason": "not among the attacks asked for"})
+    attacks: dict[str, Attack] = {}
+    has_base = config.base is not None or (Path(config.model) / "adapter_config.json").exists()
+    available = {"target": True, "base": has_base, "reference": config.reference is not None}
+    for name in names:
+        attack = make_attack(name, {**defaults.get(name, {}), **config.settings.get(name, {})})
+        missing = [role for role in attack.roles if not available[role]]
+        if missing and "attacks" in given:
+            raise ConfigError(f"attack '{name}' needs a {missing[0]} model: give --{missing[0]}")
+        if missing:
+            not_run.append({"what": name, "reason": f"no {missing[0]} model given (--{missing[0]})"})
+        else:
+            attacks[name] = attack
+    if not attacks:
+        raise ConfigError("no attack left to run: bag-of-words is a control and cannot run alone")
+    return attacks, not_run
+
+
+def attack_facts(attacks: Mapping[str, Attack], config: AuditConfig) -> list[dict[str, Any]]:
+    """The manifest's `attacks`: what each is, where it comes from, with which settings."""
+    facts: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "settings": dataclasses.asdict(attack),
+            "access": attack.access,
+            "formula": attack.formula,
+            "paper": attack.paper,
+            "deviation": attack.deviation,
+            "fitted": False,
+        }
+        for name, attack in attacks.items()
+    ]
+    if BLIND in config.attacks:
+        facts.append(
+            {
+                "name": BLIND,
+                "settings": {},
+                "access": "none",
+                "formula": FITTED[BLIND],
+                "paper": "Meeus et al. 2024",
+                "deviation": "fold-averaged AUC and a permutation test; the released code pools the folds",
+                "fitted": True,
+            }
+        )
+    return facts
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise a ConfigError for an unknown attack name before anything is read."""
+    for name in names:
+        if name not in ATTACKS and name not in FITTED:
+            raise ConfigError(did_you_mean(name, [*ATTACKS, *FITTED], "attack"))

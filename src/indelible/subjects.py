@@ -1,0 +1,117 @@
+"""What is audited and with what: the files as tables, the models by role, the records that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from indelible.attacks.base import plain
+from indelible.config import AuditConfig
+from indelible.data.formats import Table, read_records
+from indelible.data.records import Record
+from indelible.data.splits import Cohort
+from indelible.errors import ConfigError, DataError
+from indelible.models.causal import CausalModel, describe
+from indelible.models.load import LoadOptions, load_model
+from indelible.models.sources import Source
+from indelible.progress import say
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """The models of an audit with where they came from; roles `target`, `base`, `reference`."""
+
+    models: Mapping[str, CausalModel]
+    sources: Mapping[str, Source]
+
+    def facts(self) -> dict[str, Any]:
+        """The manifest's `models`."""
+        return {
+            role: describe(self.models[role], self.sources[role]) if role in self.models else None
+            for role in ("target", "base", "reference")
+        }
+
+
+def read_tables(config: AuditConfig) -> dict[str, Table]:
+    """The data files as records, by what they are for."""
+    options = config.data
+    sources = {"members": config.members, "nonmembers": config.nonmembers, "pool": config.pool}
+    out = {}
+    for name, source in sources.items():
+        if source is not None:
+            out[name] = read_records(
+                source,
+                format=options.format,
+                columns=options.columns,
+                group_column=options.group_column,
+                id_column=options.id_column,
+                strip=config.compat == "icp-mia",
+                split=options.split,
+            )
+            say(f"{name}: {out[name].n_rows} rows, {out[name].format}")
+    return out
+
+
+def load_subjects(config: AuditConfig, *, chat_data: bool) -> Subjects:
+    """Target, base and reference; an adapter's base is the same copy with the adapter off.
+
+    Raises:
+        ConfigError: base and target are the same weights.
+    """
+    template = config.load.template or ("icp-mia" if config.compat == "icp-mia" else None)
+    options = LoadOptions(**{**config.load.model_dump(), "template": template}, chat_data=chat_data)
+    target, source = load_model(config.model, options, base=config.base)
+    models, sources = {"target": target}, {"target": source}
+    if target.adapter is not None:
+        models["base"], sources["base"] = target.as_base(), source
+    elif config.base is not None:
+        models["base"], sources["base"] = load_model(config.base, options)
+    if config.reference is not None:
+        models["reference"], sources["reference"] = load_model(config.reference, options)
+    for role in ("base", "reference"):
+        if role in models and models[role].fingerprint == target.fingerprint:
+            raise ConfigError(
+                f"--{role} {config.base if role == 'base' else config.reference} is the audited model itself"
+            )
+    return Subjects(models, sources)
+
+
+def drop_too_long(cohort: Cohort, model: CausalModel) -> tuple[Cohort, dict[str, int]]:
+    """The cohort without records that do not fit the context, and the target tokens of those that do.
+
+    Raises:
+        DataError: none of a side fits.
+    """
+    n_tokens: dict[str, int] = {}
+
+    def fits(record: Record) -> bool:
+        encoded = model.encode(plain(record))
+        n_tokens[record.id] = int(encoded.is_target.sum())
+        return len(encoded) <= model.context_length
+
+    kept = {side: tuple(r for r in getattr(cohort, side) if fits(r)) for side in ("members", "nonmembers", "pool")}
+    lost = {side: len(getattr(cohort, side)) - len(rows) for side, rows in kept.items()}
+    for side in ("members", "nonmembers"):
+        if not kept[side]:
+            raise DataError(
+                f"all {lost[side]} {side} are longer than the model's context of {model.context_length} tokens: "
+                "records are never cut; give shorter ones"
+            )
+    dropped = {
+        **cohort.dropped,
+        "too_long": {"member": lost["members"], "nonmember": lost["nonmembers"], "pool": lost["pool"]},
+    }
+    return Cohort(kept["members"], kept["nonmembers"], kept["pool"], dropped, cohort.notes), n_tokens
+
+
+def is_chat(table: Table) -> bool:
+    """Whether rows are conversations with roles, which need a chat template."""
+    return any(word in table.format for word in ("messages", "conversations"))
+
+
+def table_facts(table: Table | None) -> dict[str, Any] | None:
+    """The manifest's facts of a file."""
+    if table is None:
+        return None
+    return {"source": table.source, "format": table.format, "sha256": table.sha256, "n_rows": table.n_rows}
