@@ -20,7 +20,7 @@ from indelible.report import render
 from indelible.runs import RunDir
 from indelible.scoring.cache import AnswerCache
 from indelible.scoring.engine import ENGINE_VERSION
-from indelible.selection import BLIND, attack_facts, choose_attacks
+from indelible.selection import BLIND, attack_facts, choose_attacks, without_pool
 from indelible.stats.evaluate import Evaluation, evaluate
 from indelible.stats.gate import parse_gate
 from indelible.subjects import drop_too_long, is_chat, load_subjects, read_tables, table_facts
@@ -61,6 +61,7 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
     subjects = load_subjects(config, chat_data=any(is_chat(t) for t in tables.values()))
     target = subjects.models["target"]
     cohort, n_tokens = drop_too_long(cohort, target)
+    attacks = without_pool(attacks, len(cohort.pool), given, not_run)
     clock("models")
     say(
         f"{len(cohort.members)} members, {len(cohort.nonmembers)} non-members, {len(cohort.pool)} pool records; "

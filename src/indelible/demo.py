@@ -39,6 +39,7 @@ def run_demo(
     n_heldout = round(n_members * N_HELDOUT / N_MEMBERS)
     say(f"[1/3] writing {n_members} fictitious training records and {n_heldout} held-out ones")
     shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
     rows = synthetic_records(n_members + n_heldout, seed)
     random.Random(seed).shuffle(rows)  # members and held-out rows must not differ by when they were made up
     write_jsonl(work / "members.jsonl", rows[:n_members])

@@ -10,6 +10,7 @@ import pandas as pd
 
 from indelible.attacks.base import Attack, Resources, score_all
 from indelible.data.records import Query, Record
+from indelible.errors import ConfigError
 from indelible.models.base import LanguageModel, TokenLogprobs
 from indelible.models.causal import CausalModel
 from indelible.scoring.cache import AnswerCache
@@ -80,11 +81,22 @@ class Interview:
 
 
 def prepare(attacks: Sequence[Attack], records: Sequence[Record], resources: Resources) -> list[Record]:
-    """Records with the variants of all attacks."""
+    """Records with the variants of all attacks.
+
+    Raises:
+        ConfigError: the pool is too small for an attack.
+    """
     prepared = list(records)
     for attack in attacks:
+        if len(resources.pool) < attack.n_pool:
+            raise ConfigError(too_small_pool(attack, len(resources.pool)))
         prepared = attack.prepare(prepared, resources)
     return prepared
+
+
+def too_small_pool(attack: Attack, n_pool: int) -> str:
+    """Why an attack cannot run on a pool."""
+    return f"{attack.name} needs {attack.n_pool} pool records, there are {n_pool}: give --pool, or more non-members"
 
 
 def score_frame(attacks: Mapping[str, Attack], records: Sequence[Record], answers: Answers, model: str) -> pd.DataFrame:

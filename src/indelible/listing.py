@@ -26,7 +26,7 @@ def _attacks() -> str:
     for name, attack in ATTACKS.items():
         settings = ", ".join(f"{f.name}={f.default}" for f in dataclasses.fields(attack))
         lines += [f"{name}", f"    {attack.formula}", f"    {attack.paper}; needs {attack.access}"
-                  + (", a reference pool" if attack.needs_pool else "")
+                  + (", a reference pool" if attack().n_pool else "")
                   + "".join(f", a {role} model" for role in attack.roles if role != "target")]  # fmt: skip
         if settings:
             lines.append(f"    settings: {settings}")

@@ -10,6 +10,7 @@ from typing import Any
 from indelible.attacks import ATTACKS, COMPAT, FITTED, Attack, make_attack
 from indelible.config import AuditConfig
 from indelible.errors import ConfigError, did_you_mean
+from indelible.interview import too_small_pool
 
 BLIND = "bag-of-words"
 
@@ -45,6 +46,25 @@ def choose_attacks(config: AuditConfig, given: Mapping[str, Any]) -> tuple[dict[
     if not attacks:
         raise ConfigError("no attack left to run: bag-of-words is a control and cannot run alone")
     return attacks, not_run
+
+
+def without_pool(
+    attacks: Mapping[str, Attack], n_pool: int, given: Mapping[str, Any], not_run: list[dict[str, str]]
+) -> dict[str, Attack]:
+    """The attacks for which the pool suffices. Of the default ones the rest is noted in `not_run`.
+
+    Raises:
+        ConfigError: an attack asked for by name lacks pool records.
+    """
+    kept: dict[str, Attack] = {}
+    for name, attack in attacks.items():
+        if n_pool >= attack.n_pool:
+            kept[name] = attack
+        elif "attacks" in given:
+            raise ConfigError(too_small_pool(attack, n_pool))
+        else:
+            not_run.append({"what": name, "reason": too_small_pool(attack, n_pool)})
+    return kept
 
 
 def attack_facts(attacks: Mapping[str, Attack], config: AuditConfig) -> list[dict[str, Any]]:

@@ -318,9 +318,9 @@ def test_two_settings_of_one_attack_keep_their_variants_apart(asked: Asked, name
 @pytest.mark.parametrize(("name", "setting"), [("recall", {"shots": 50}), ("icp-ref", {})])
 def test_a_pool_that_is_too_small_is_one_clear_line(asked: Asked, name: str, setting: dict) -> None:
     attack = make_attack(name, setting)
-    assert attack.needs_pool
+    assert attack.n_pool == setting.get("shots", 1)
     with pytest.raises(ConfigError, match="give --pool") as caught:
-        attack.prepare(asked.records, Resources(pool=()))
+        prepare([attack], asked.records, Resources(pool=()))
     assert "\n" not in str(caught.value)
 
 

@@ -269,6 +269,19 @@ def test_help_imports_neither_torch_nor_pandas() -> None:
     assert done.stdout.strip() == "set()"
 
 
+def test_the_demo_runs_end_to_end(tmp_path: Path) -> None:
+    """On the toy, which takes seconds; the embedded model takes the same way."""
+    from indelible.demo import run_demo
+
+    out = tmp_path / "demo"
+    outcome = run_demo(out, seed=0, force=False, command=["demo"], model="builtin:toy", n_members=24)
+    assert outcome.evaluation.verdict.word in {"detected", "not detected", "not attributable"}
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["kind"] == "demo"
+    assert manifest["cohort"]["n_members"] == 24
+    assert (out / "report.html").exists()
+
+
 @pytest.mark.parametrize("what", ["attacks", "models", "formats"])
 def test_list_says_what_there_is(cli: Cli, what: str) -> None:
     code, said, _ = cli("list", what)

@@ -51,7 +51,11 @@ class Attack:
     deviation: ClassVar[str] = ""
     access: ClassVar[Access] = "logprobs"
     roles: ClassVar[tuple[str, ...]] = ("target",)
-    needs_pool: ClassVar[bool] = False
+
+    @property
+    def n_pool(self) -> int:
+        """The fewest pool records this attack can do with."""
+        return 0
 
     def prepare(self, records: Sequence[Record], resources: Resources) -> list[Record]:
         """Records with the variants this attack will ask about, seeded per record."""

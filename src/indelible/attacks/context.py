@@ -198,11 +198,14 @@ class IcpReference(Attack):
     deviation: ClassVar[str] = (
         "mean log-likelihood over tokens (paper: sum); a record's own duplicates are no probe of it"
     )
-    needs_pool: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.k < 1:
             raise ConfigError(f"icp-ref: k={self.k}: expected at least 1")
+
+    @property
+    def n_pool(self) -> int:
+        return 1
 
     @property
     def _variant(self) -> str:
@@ -210,8 +213,6 @@ class IcpReference(Attack):
 
     def prepare(self, records: Sequence[Record], resources: Resources) -> list[Record]:
         pool = list(resources.pool)
-        if not pool:
-            raise ConfigError("icp-ref needs a reference pool: give --pool, or more non-members")
         unit = embed([self._text(r) for r in [*records, *pool]], resources.embedder)
         # Cohorts keep duplicates out of the pool already; this holds for pools and records from anywhere.
         keys = np.array([exact_key(r) for r in [*records, *pool]])
@@ -250,22 +251,20 @@ class Recall(Attack):
     deviation: ClassVar[str] = (
         "the prefix is drawn from a pool that is never scored, in the chat format; the authors use scored non-members"
     )
-    needs_pool: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.shots < 1:
             raise ConfigError(f"recall: shots={self.shots}: expected at least 1")
 
     @property
+    def n_pool(self) -> int:
+        return self.shots
+
+    @property
     def _variant(self) -> str:
         return f"prefix:{self.shots}"
 
     def prepare(self, records: Sequence[Record], resources: Resources) -> list[Record]:
-        if len(resources.pool) < self.shots:
-            raise ConfigError(
-                f"recall needs {self.shots} pool records, there are {len(resources.pool)}: "
-                "give --pool, or more non-members"
-            )
         prefix = constant_prefix(resources.pool, self.shots, resources.seed)
         return [r.with_variant(self._variant, [prefix]) for r in records]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,9 @@ from indelible.scoring.logprobs import target_logprobs
 
 ENGINE_VERSION = 1
 """Part of every cached answer's key; raise it when a change could move an answer."""
+
+WRITE_EVERY_SECONDS = 5.0
+"""How much work a killed process may lose; an interruption by the user loses none."""
 
 
 @dataclass(frozen=True)
@@ -116,14 +120,15 @@ def answer(
     counts.tokens_computed = sum(costs)
     with Progress(stage, total=counts.tokens_computed, unit="tokens") as progress:
         pending: list[tuple[Query, TokenLogprobs]] = []
+        written = time.monotonic()
         try:
             for i, reply in model.stream(encoded):
                 found[todo[i]] = reply
                 pending.append((todo[i], reply))
                 progress.advance(costs[i])
-                if cache is not None and len(pending) >= 64:
+                if cache is not None and time.monotonic() - written > WRITE_EVERY_SECONDS:
                     cache.write(model.fingerprint, pending)
-                    pending = []
+                    pending, written = [], time.monotonic()
         finally:  # an interruption loses nothing that was computed
             if cache is not None and pending:
                 cache.write(model.fingerprint, pending)
