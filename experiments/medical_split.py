@@ -1,4 +1,4 @@
-"""Split a JSONL file of question/answer rows into a member file and a non-member file, at random.
+"""Split a JSONL file of question/answer rows at random: members, non-members, and rows for a reference model.
 
     python experiments/medical_split.py patient_qa_unique.jsonl OUT --members 300 --nonmembers 400
 
@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import random
+from itertools import pairwise
 from pathlib import Path
 
 
@@ -22,6 +23,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--members", type=int, default=300)
     parser.add_argument("--nonmembers", type=int, default=400)
+    parser.add_argument("--reference", type=int, default=150)
     parser.add_argument("--max-chars", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -29,15 +31,15 @@ def main() -> None:
     short = [r for r in rows if sum(len(r[key]) for key in ("instruction", "input", "output")) <= args.max_chars]
     random.Random(args.seed).shuffle(short)
     n_heldout = math.ceil(args.nonmembers / 0.9)
-    sides = {"members": short[: args.members], "heldout": short[args.members : args.members + n_heldout]}
+    bounds = [0, args.members, args.members + n_heldout, args.members + n_heldout + args.reference]
+    names = ("members", "heldout", "reference")
+    sides = {name: short[a:b] for name, (a, b) in zip(names, pairwise(bounds), strict=True)}
     args.out.mkdir(parents=True, exist_ok=True)
     for name, part in sides.items():
         text = "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in part)
         (args.out / f"{name}.jsonl").write_text(text, encoding="utf-8")
-    print(
-        f"{len(rows)} rows, {len(rows) - len(short)} longer than {args.max_chars} characters left out; "
-        f"{len(sides['members'])} members, {len(sides['heldout'])} held out"
-    )
+    counts = ", ".join(f"{len(part)} {name}" for name, part in sides.items())
+    print(f"{len(rows)} rows, {len(rows) - len(short)} longer than {args.max_chars} characters left out; {counts}")
 
 
 if __name__ == "__main__":
