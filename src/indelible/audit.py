@@ -20,10 +20,14 @@ from indelible.report import render
 from indelible.runs import RunDir
 from indelible.scoring.cache import AnswerCache
 from indelible.scoring.engine import ENGINE_VERSION
-from indelible.selection import BLIND, attack_facts, choose_attacks, without_pool
+from indelible.selection import attack_facts, choose_attacks, without_pool
+from indelible.stats.blind import BLIND_ATTACK
 from indelible.stats.evaluate import Evaluation, evaluate
-from indelible.stats.gate import parse_gate
-from indelible.subjects import drop_too_long, is_chat, load_subjects, read_tables, table_facts
+from indelible.stats.gate import check_gates, parse_gate
+from indelible.subjects import drop_too_long, load_subjects, read_tables, table_facts
+
+FPRS = (0.1, 0.01, 0.001)
+"""False-positive rates at which true-positive rates are reported."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
     """
     gates = [parse_gate(text) for text in config.fail_if]
     attacks, not_run = choose_attacks(config, given)
+    check_gates(gates, [*attacks, BLIND_ATTACK], FPRS)
     timings: dict[str, float] = {}
     clock = _Clock(timings)
     tables = read_tables(config)
@@ -57,11 +62,11 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
         tables["members"], tables["nonmembers"], tables.get("pool"), max_records=config.max_records, seed=config.seed
     )
     clock("data")
-    run = RunDir.open(Path(config.out or default_out("audit", config.model)), force=bool(given.get("force")))
-    subjects = load_subjects(config, chat_data=any(is_chat(t) for t in tables.values()))
+    subjects = load_subjects(config, chat_data=any(t.kind == "chat" for t in tables.values()))
     target = subjects.models["target"]
     cohort, n_tokens = drop_too_long(cohort, target)
     attacks = without_pool(attacks, len(cohort.pool), given, not_run)
+    run = RunDir.open(Path(config.out or default_out("audit", config.model)), force=bool(given.get("force")))
     clock("models")
     say(
         f"{len(cohort.members)} members, {len(cohort.nonmembers)} non-members, {len(cohort.pool)} pool records; "
@@ -90,15 +95,16 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
     evaluation = evaluate(
         frame,
         scores,
-        texts={r.id: r.text for r in records} if BLIND in config.attacks else None,
+        texts={r.id: r.text for r in records} if BLIND_ATTACK in config.attacks else None,
         seed=config.seed,
         level=config.level,
+        fprs=FPRS,
         n_bootstrap=config.n_bootstrap,
-        controls_not_run={n["what"]: n["reason"] for n in not_run if n["what"] in ("base", BLIND)},
+        controls_not_run={n["what"]: n["reason"] for n in not_run if n["what"] in ("base", BLIND_ATTACK)},
     )
     clock("statistics")
     blind = pd.DataFrame(
-        [(i, BLIND, "none", value, None) for i, value in evaluation.blind_scores.items()], columns=scores.columns
+        [(i, BLIND_ATTACK, "none", value, None) for i, value in evaluation.blind_scores.items()], columns=scores.columns
     )
     scores = pd.concat([scores, blind], ignore_index=True) if len(blind) else scores
     run.write_parquet("split.parquet", split_frame(cohort))

@@ -255,17 +255,26 @@ def _columns(text: str | None) -> dict[str, str] | None:
 def _settings(items: list[str] | None) -> dict[str, dict[str, Any]] | None:
     if not items:
         return None
-    import yaml
-
     out: dict[str, dict[str, Any]] = {}
     for item in items:
         key, sep, value = item.partition("=")
         attack, dot, name = key.rpartition(".")
         if not sep or not dot:
             raise ConfigError(f"--set {item}: expected attack.setting=value, e.g. icp-sp.rate=0.7")
-        # YAML reads numbers and booleans; a bracketed placeholder such as [MASK] stays text.
-        out.setdefault(attack, {})[name] = value if value.startswith("[") else yaml.safe_load(value)
+        out.setdefault(attack, {})[name] = _scalar(value)
     return out
+
+
+def _scalar(text: str) -> str | int | float | bool:
+    """A number or true/false where the text is one; else the text itself, such as the placeholder [MASK]."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def main() -> None:

@@ -19,12 +19,13 @@ N_MEMBERS = 64
 N_HELDOUT = 112
 EPOCHS = 4
 LEARNING_RATE = 2e-4
+WORK_MARKER = ".indelible-demo"
 
 
 def run_demo(
     out: Path, *, seed: int, force: bool, command: Sequence[str], model: str = MODEL, n_members: int = N_MEMBERS
 ) -> Outcome:
-    """Four stages into `out`: `data/`, `model/`, and the audit's run files.
+    """Data and model into `<out>-work`, the audit of that model into `out`.
 
     Args:
         out: a new folder; with `force`, an old demo there is replaced.
@@ -36,10 +37,13 @@ def run_demo(
     work = out.with_name(out.name + "-work")
     if (out / "manifest.json").exists() and not force:
         raise UserError(f"{out} holds a finished demo; give another --out, or --force to replace it")
+    if work.exists() and not (work / WORK_MARKER).exists():
+        raise UserError(f"{work} exists and was not made by a demo; give another --out")
     n_heldout = round(n_members * N_HELDOUT / N_MEMBERS)
     say(f"[1/3] writing {n_members} fictitious training records and {n_heldout} held-out ones")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
+    (work / WORK_MARKER).touch()
     rows = synthetic_records(n_members + n_heldout, seed)
     random.Random(seed).shuffle(rows)  # members and held-out rows must not differ by when they were made up
     write_jsonl(work / "members.jsonl", rows[:n_members])

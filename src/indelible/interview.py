@@ -12,7 +12,6 @@ from indelible.attacks.base import Attack, Resources, score_all
 from indelible.data.records import Query, Record
 from indelible.errors import ConfigError
 from indelible.models.base import LanguageModel, TokenLogprobs
-from indelible.models.causal import CausalModel
 from indelible.scoring.cache import AnswerCache
 from indelible.scoring.engine import Answers, Counts, answer
 
@@ -44,9 +43,8 @@ class Interview:
         Attacks are asked for questions again and again until nothing new comes: some need a first answer to know their
         second question. `{model}` in `stage` stands for the role of the model asked.
         """
-        subject_model = self.models[subject]
-        spans = subject_model.chat if isinstance(subject_model, CausalModel) else None
-        answers = Answers({}, {}, (lambda q: spans.encode(q).spans) if spans else None)
+        model = self.models[subject]
+        answers = Answers({}, {}, lambda q: model.encode(q).spans)
         rounds = 0
         while True:
             wanted = dict.fromkeys(

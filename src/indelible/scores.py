@@ -15,11 +15,14 @@ from indelible.environment import default_out, run_facts
 from indelible.errors import DataError
 from indelible.report import render
 from indelible.runs import RunDir
+from indelible.stats.blind import BLIND_ATTACK
 from indelible.stats.evaluate import evaluate
 from indelible.stats.gate import parse_gate
 
 REQUIRED = ("record_id", "member", "attack", "score")
 OPTIONAL = ("model", "group", "n_target_tokens", "reason")
+
+MODELS = ("target", "base", "none")
 
 _TRUE = {"1", "1.0", "true", "yes", "member"}
 _FALSE = {"0", "0.0", "false", "no", "nonmember", "non-member"}
@@ -48,6 +51,11 @@ def read_scores(path: str) -> pd.DataFrame:
     frame["attack"] = frame["attack"].astype(str)
     frame["member"] = _membership(frame["member"], path)
     frame["model"] = frame["model"].fillna("target").astype(str) if "model" in frame.columns else "target"
+    odd = ~frame["model"].isin(MODELS)
+    if odd.any():
+        raise DataError(
+            f"{path}: model is {frame['model'][odd].iloc[0]!r}; expected {', '.join(MODELS)}, or no such column"
+        )
     frame["reason"] = frame["reason"] if "reason" in frame.columns else None
     numbers = pd.to_numeric(frame["score"], errors="coerce").astype(float)
     unexplained = (~numbers.apply(lambda v: abs(v) < float("inf"))) & frame["reason"].isna()
@@ -113,7 +121,7 @@ def run_score(config: ScoreConfig, given: Mapping[str, Any], *, command: Sequenc
             "record_id": records["record_id"],
             "member": records["member"],
             "group": records["group"].astype(str) if "group" in frame.columns else records["record_id"],
-            "n_target_tokens": records["n_target_tokens"] if "n_target_tokens" in frame.columns else 0,
+            "n_target_tokens": records["n_target_tokens"] if "n_target_tokens" in frame.columns else None,
         }
     ).sort_values("record_id", ignore_index=True)
     n_members = int(records["member"].sum())
@@ -122,7 +130,9 @@ def run_score(config: ScoreConfig, given: Mapping[str, Any], *, command: Sequenc
         raise DataError(f"{config.file}: {n_members} members and {n_nonmembers} non-members; expected some of both")
     run = RunDir.open(Path(config.out or default_out("score", config.file)), force=bool(given.get("force")))
     scores = frame[["record_id", "attack", "model", "score", "reason"]].reset_index(drop=True)
-    not_run = [{"what": "bag-of-words", "reason": "a score table holds no texts"}]
+    not_run = []
+    if BLIND_ATTACK not in set(scores["attack"]):
+        not_run.append({"what": BLIND_ATTACK, "reason": "a score table holds no texts, and this one no such scores"})
     if "base" not in set(scores["model"]):
         not_run.append({"what": "base", "reason": "the score table has no rows with model=base"})
     evaluation = evaluate(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from indelible.attacks import ATTACKS, COMPAT, FITTED, Attack, make_attack
 from indelible.config import AuditConfig
 from indelible.errors import ConfigError, did_you_mean
 from indelible.interview import too_small_pool
-
-BLIND = "bag-of-words"
+from indelible.models.sources import locate
+from indelible.stats.blind import BLIND_ATTACK
 
 
 def choose_attacks(config: AuditConfig, given: Mapping[str, Any]) -> tuple[dict[str, Attack], list[dict[str, str]]]:
@@ -29,10 +28,10 @@ def choose_attacks(config: AuditConfig, given: Mapping[str, Any]) -> tuple[dict[
         if name not in names:
             raise ConfigError(f"settings for '{name}', which is not among the attacks of this run ({', '.join(names)})")
     not_run: list[dict[str, str]] = []
-    if BLIND not in config.attacks:
-        not_run.append({"what": BLIND, "reason": "not among the attacks asked for"})
+    if BLIND_ATTACK not in config.attacks:
+        not_run.append({"what": BLIND_ATTACK, "reason": "not among the attacks asked for"})
     attacks: dict[str, Attack] = {}
-    has_base = config.base is not None or (Path(config.model) / "adapter_config.json").exists()
+    has_base = config.base is not None or locate(config.model).kind == "adapter"
     available = {"target": True, "base": has_base, "reference": config.reference is not None}
     for name in names:
         attack = make_attack(name, {**defaults.get(name, {}), **config.settings.get(name, {})})
@@ -60,6 +59,9 @@ def without_pool(
     for name, attack in attacks.items():
         if n_pool >= attack.n_pool:
             kept[name] = attack
+            if n_pool < attack.n_pool_wanted:
+                why = f"in full: the pool holds {n_pool} records of the {attack.n_pool_wanted} that it would use"
+                not_run.append({"what": name, "reason": why})
         elif "attacks" in given:
             raise ConfigError(too_small_pool(attack, n_pool))
         else:
@@ -81,13 +83,13 @@ def attack_facts(attacks: Mapping[str, Attack], config: AuditConfig) -> list[dic
         }
         for name, attack in attacks.items()
     ]
-    if BLIND in config.attacks:
+    if BLIND_ATTACK in config.attacks:
         facts.append(
             {
-                "name": BLIND,
+                "name": BLIND_ATTACK,
                 "settings": {},
                 "access": "none",
-                "formula": FITTED[BLIND],
+                "formula": FITTED[BLIND_ATTACK],
                 "paper": "Meeus et al. 2024",
                 "deviation": "fold-averaged AUC and a permutation test; the released code pools the folds",
                 "fitted": True,

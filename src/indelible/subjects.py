@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from indelible.attacks.base import plain
@@ -50,30 +50,45 @@ def read_tables(config: AuditConfig) -> dict[str, Table]:
                 split=options.split,
             )
             say(f"{name}: {out[name].n_rows} rows, {out[name].format}")
+    texts = {name for name, table in out.items() if table.kind == "text"}
+    if texts and len(texts) < len(out):
+        other = next(name for name in out if name not in texts)
+        raise DataError(
+            f"{out[other].source} holds {out[other].format}, {out[next(iter(texts))].source} plain text: an audit "
+            "would measure the format; give files of one kind"
+        )
     return out
 
 
 def load_subjects(config: AuditConfig, *, chat_data: bool) -> Subjects:
     """Target, base and reference; an adapter's base is the same copy with the adapter off.
 
+    The base is rendered as the target is, so that both are asked about the same text. A reference model keeps the
+    template it was trained with; where it has none it takes the target's.
+
     Raises:
-        ConfigError: base and target are the same weights.
+        ConfigError: base or reference is the audited model; `compat` together with another template.
     """
-    template = config.load.template or ("icp-mia" if config.compat == "icp-mia" else None)
-    options = LoadOptions(**{**config.load.model_dump(), "template": template}, chat_data=chat_data)
+    if config.compat and config.load.template:
+        raise ConfigError(f"--compat {config.compat} brings its own template: leave --template out")
+    load = config.load.model_dump() | ({"template": config.compat} if config.compat else {})
+    options = LoadOptions(**load, chat_data=chat_data)
     target, source = load_model(config.model, options, base=config.base)
     models, sources = {"target": target}, {"target": source}
     if target.adapter is not None:
         models["base"], sources["base"] = target.as_base(), source
     elif config.base is not None:
-        models["base"], sources["base"] = load_model(config.base, options)
+        base, sources["base"] = load_model(config.base, replace(options, chat_data=False))
+        models["base"] = replace(base, chat=replace(target.chat, tokenizer=base.chat.tokenizer))
     if config.reference is not None:
-        models["reference"], sources["reference"] = load_model(config.reference, options)
+        other, sources["reference"] = load_model(config.reference, replace(options, chat_data=False))
+        if other.chat.name != "tokenizer":
+            other = replace(other, chat=replace(target.chat, tokenizer=other.chat.tokenizer))
+        models["reference"] = other
     for role in ("base", "reference"):
         if role in models and models[role].fingerprint == target.fingerprint:
-            raise ConfigError(
-                f"--{role} {config.base if role == 'base' else config.reference} is the audited model itself"
-            )
+            named = config.base if role == "base" else config.reference
+            raise ConfigError(f"--{role} {named} is the audited model itself")
     return Subjects(models, sources)
 
 
@@ -103,11 +118,6 @@ def drop_too_long(cohort: Cohort, model: CausalModel) -> tuple[Cohort, dict[str,
         "too_long": {"member": lost["members"], "nonmember": lost["nonmembers"], "pool": lost["pool"]},
     }
     return Cohort(kept["members"], kept["nonmembers"], kept["pool"], dropped, cohort.notes), n_tokens
-
-
-def is_chat(table: Table) -> bool:
-    """Whether rows are conversations with roles, which need a chat template."""
-    return any(word in table.format for word in ("messages", "conversations"))
 
 
 def table_facts(table: Table | None) -> dict[str, Any] | None:

@@ -11,7 +11,8 @@ def summarise(outcome: Outcome) -> str:
     verdict = outcome.evaluation.verdict.to_dict()
     rows = {(m.attack, m.model, m.metric): m for m in outcome.evaluation.metrics}
     lines = [f"verdict: {verdict['overall']['word']}", ""]
-    lines.append(f"{'attack':<16}{'AUC (95% interval)':<24}{'on the base':<13}{'TPR at 1% FPR':<15}verdict")
+    level = next((f"{m.level:.0%}" for m in rows.values() if m.level is not None), "no")
+    lines.append(f"{'attack':<16}{f'AUC ({level} interval)':<24}{'on the base':<13}{'TPR at 1% FPR':<15}verdict")
     for name, judged in verdict["attacks"].items():
         auc = rows.get((name, "target", "auc"))
         base = rows.get((name, "base", "auc"))

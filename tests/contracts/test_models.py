@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from indelible.config import TrainConfig
 from indelible.data.chat import Encoded
@@ -240,3 +241,24 @@ def test_a_wrong_name_is_one_clear_line(given: str, options: dict[str, str], mes
         load_model(given, replace(FLOAT32, **options))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_base_is_rendered_as_the_target_is(tmp_path: Path) -> None:
+    """A base without a template of its own, tuned with one, must be asked about the same text."""
+    from indelible.config import AuditConfig, resolve
+    from indelible.data.templates import TEMPLATES
+    from indelible.subjects import load_subjects
+
+    tuned, base = tmp_path / "tuned", tmp_path / "base"
+    for folder, template in ((tuned, TEMPLATES["alpaca"]), (base, None)):
+        shutil.copytree(builtin_folder("toy"), folder)
+        (folder / "chat_template.jinja").unlink()
+        if template:
+            (folder / "chat_template.jinja").write_text(template)
+    weights = load_file(tuned / "model.safetensors")
+    save_file({k: v * 1.01 for k, v in weights.items()}, tuned / "model.safetensors", metadata={"format": "pt"})
+    flags = {"model": str(tuned), "base": str(base), "members": "m", "nonmembers": "n"}
+    subjects = load_subjects(resolve(AuditConfig, flags)[0], chat_data=True)
+    query = Query((Message("user", "Hello"),), "Hi")
+    one, two = (subjects.models[role].encode(query).input_ids.tolist() for role in ("target", "base"))
+    assert one == two

@@ -219,3 +219,38 @@ def test_the_fingerprint_changes_with_whatever_changes_the_rendering(tokenizer) 
     formats = [form(tokenizer, n) for n in SPLIT[1:]] + [form(tokenizer, "chatml", system=s) for s in ("", "Be kind.")]
     assert len({f.fingerprint for f in formats}) == len(formats)
     assert form(tokenizer, "chatml").fingerprint == form(tokenizer, "chatml").fingerprint
+
+
+MISTRAL_LIKE = (
+    "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+    "{% else %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}"
+)
+QWEN3_LIKE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' and loop.last %}<think>\n\n</think>\n\n{% endif %}"
+    "{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize("template", [MISTRAL_LIKE, QWEN3_LIKE])
+@pytest.mark.parametrize("target", ["think", "a b", " [INST]", "x"])
+def test_what_a_template_writes_between_prompt_and_answer_is_context(tokenizer, template: str, target: str) -> None:
+    chat = ChatFormat(tokenizer, template, "given")
+    earlier = (Message("user", "one"), Message("assistant", "first answer", scored=True), Message("user", "two"))
+    for messages, n_answers in (((Message("user", "one"),), 1), (earlier, 2)):
+        pieces = chat.pieces(messages, target)
+        assert [p.text for p in pieces if p.turn == n_answers - 1 and not p.is_end] == [target]
+        assert sum(p.turn >= 0 and not p.is_end for p in pieces) == n_answers
+
+
+def test_a_template_of_ours_begins_with_the_bos_that_the_tokenizer_adds_itself(tokenizer) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    adding = copy.deepcopy(tokenizer)
+    bos = (adding.bos_token, adding.bos_token_id)
+    adding.backend_tokenizer.post_processor = TemplateProcessing(single=f"{bos[0]} $A", special_tokens=[bos])
+    adding.chat_template = None
+    query = Query((Message("user", "Hello"),), "Hi")
+    assert chat_format(adding, chat_data=False).encode(query).input_ids[0] == adding.bos_token_id
+    assert chat_format(tokenizer, template="plain").encode(query).input_ids[0] != tokenizer.bos_token_id

@@ -173,7 +173,7 @@ RELEASED = {
     "mask_perturbations": ["B1"],
 }
 WITH_INPUT = {"target_example": {"instruction": "I", "input": "x", "output": "C"}, "mask_perturbations": ["C1"]}
-EXPECTED = {("Q?", "A"): ("A1", "A2"), ("Q?", "B"): ("B1",), ("I\nx", "C"): ("C1",)}
+EXPECTED = {("Q?", "A"): ("A1", "A2"), ("Q?", "B"): ("B1",), ("I x", "C"): ("C1",)}
 
 
 def test_a_probe_file_is_an_array_or_lines_in_either_layout(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def manifest(n: int, odd: str, base: bool) -> dict[str, Any]:
         "deviation": "none",
         "fitted": False,
     }
-    dropped = {"near duplicate of a member": {"nonmembers": 7, "members": 0}, odd: {"members": 1}}
+    dropped = {"near_member": {"nonmember": 7, "member": 0, "pool": 0}, odd: {"member": 1}}
     return {
         "kind": "audit",
         "name": f"run {odd}",

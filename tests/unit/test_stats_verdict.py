@@ -145,11 +145,14 @@ def test_too_few_records_are_not_evaluable():
     assert Audit(0, 50).add("loss").run().verdict.word == "not evaluable"
 
 
-def test_a_base_control_that_is_constant_counts_as_one_half():
+def test_a_base_control_that_is_constant_is_no_control():
+    """reference-base is 0 on the base by construction; a control that cannot fail must not be said to have passed."""
     result = Audit().add("reference-base", shift=1.0).add("reference-base", "base", values=0.0).run()
     assert result.verdict.word == "detected"
     gap = rows_of(result, "reference-base")["auc_minus_base"]
-    assert gap.value == pytest.approx(rows_of(result, "reference-base")["auc"].value - 0.5)
+    assert gap.value is None
+    assert "controls for nothing" in gap.reason
+    assert any("controls for nothing" in reason for reason in result.verdict.attacks["reference-base"].reasons)
     assert rows_of(result, "reference-base", "base")["auc"].reason is not None
 
 

@@ -57,6 +57,11 @@ class Attack:
         """The fewest pool records this attack can do with."""
         return 0
 
+    @property
+    def n_pool_wanted(self) -> int:
+        """The most pool records it uses for one record."""
+        return self.n_pool
+
     def prepare(self, records: Sequence[Record], resources: Resources) -> list[Record]:
         """Records with the variants this attack will ask about, seeded per record."""
         return list(records)

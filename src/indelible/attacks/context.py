@@ -17,6 +17,7 @@ from indelible.data.perturb import (
     mask_by_likelihood,
     mask_randomly,
     probe_from,
+    probe_key,
     read_probes,
     tokens_by_turn,
     word_spans,
@@ -84,7 +85,7 @@ class IcpSelfPerturbation(Attack):
         if self.probe_file is not None:
             given = read_probes(self.probe_file)
             # A file gives one text a probe, so it cannot probe a conversation with several answers.
-            texts = [given.get((r.prompt, r.target), ()) if len(r.responses) == 1 else () for r in records]
+            texts = [given.get(probe_key(r.prompt, r.target), ()) if len(r.responses) == 1 else () for r in records]
             return [
                 r.with_variant(self._variant, [probe_from(r, [text.strip()]) for text in own])
                 for r, own in zip(records, texts, strict=True)
@@ -208,6 +209,10 @@ class IcpReference(Attack):
         return 1
 
     @property
+    def n_pool_wanted(self) -> int:
+        return self.k
+
+    @property
     def _variant(self) -> str:
         return f"neighbours:{self.embed}:{self.k}:{self.strip}"
 
@@ -215,7 +220,7 @@ class IcpReference(Attack):
         pool = list(resources.pool)
         unit = embed([self._text(r) for r in [*records, *pool]], resources.embedder)
         # Cohorts keep duplicates out of the pool already; this holds for pools and records from anywhere.
-        keys = np.array([exact_key(r) for r in [*records, *pool]])
+        keys = np.array([hash(exact_key(r)) for r in [*records, *pool]])
         allowed = keys[: len(records), None] != keys[None, len(records) :]  # (n, m)
         neighbours = nearest(unit[: len(records)], unit[len(records) :], self.k, allowed)
         return [

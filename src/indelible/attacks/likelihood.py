@@ -113,6 +113,8 @@ class MinKPlusPlus(Attack):
 
     def score(self, record: Record, answers: Answers) -> float:
         a = answers[plain(record)]
+        if not (np.isfinite(a.logprobs).all() and np.isfinite(a.mean).all() and np.isfinite(a.std).all()):
+            raise Unscorable("the model gave a log-probability that is not finite")
         with np.errstate(divide="ignore", invalid="ignore"):
             # For p = (1-q, q): log p - mu ~ -q log q and sigma ~ sqrt(q) |log q|, so z ~ sqrt(q) -> 0.
             z = np.where(a.std > 1e-6, (a.logprobs - a.mean) / a.std, 0.0)

@@ -130,26 +130,42 @@ class ChatFormat:
         cursor = 0
         for turn, i in enumerate(scored):
             prompt = self._render(turns[:i], prompt=True)
-            whole = full if i == len(turns) - 1 else self._render(turns[: i + 1], prompt=False)
-            content = turns[i]["content"]
-            trimmed = 0
-            if not whole.startswith(prompt + content):  # many templates trim
-                trimmed = len(content) - len(content.lstrip())
-                content = content.strip()
-            end = len(prompt) + len(content)
-            if not (whole.startswith(prompt + content) and full.startswith(whole[:end]) and cursor <= len(prompt)):
+            start, content, trimmed = self._find(full, prompt, turns[: i + 1])
+            if start < cursor:
                 raise ModelError(
                     f"chat template '{self.name}' does not render an assistant turn as prompt + answer + end marker; "
                     "pass --template with one that does"
                 )
-            marker = _end_marker(whole[end:], self.tokenizer)
+            end = start + len(content)
+            alone = full if i == len(turns) - 1 else self._render(turns[: i + 1], prompt=False)
+            marker = _end_marker(alone[end:], self.tokenizer)
+            marker = marker if full.startswith(marker, end) else ""
             pieces += [
-                Piece(full[cursor : len(prompt)]),
+                Piece(full[cursor:start]),
                 Piece(content, turn, trimmed=trimmed),
                 Piece(marker, turn, is_end=True),
             ]
             cursor = end + len(marker)
         return [p for p in pieces if p.text]
+
+    def _find(self, full: str, prompt: str, turns: list[dict[str, str]]) -> tuple[int, str, int]:
+        """Where the last of `turns`, an answer, stands in `full`: start (-1: nowhere), its text, characters trimmed.
+
+        Many templates trim answers. Some write something fixed between prompt and answer, such as a blank (Llama 2,
+        Mistral) or an empty thinking block (Qwen 3); rendering another answer shows what. It is context.
+        """
+        content = turns[-1]["content"]
+        stripped = (content.strip(), len(content) - len(content.lstrip()))
+        for text, trimmed in ((content, 0), stripped):
+            if full.startswith(prompt + text):
+                return len(prompt), text, trimmed
+        other = "\ue000"
+        shown = self._render([*turns[:-1], {"role": "assistant", "content": other}], prompt=False)
+        start = shown.find(other)
+        for text, trimmed in ((content, 0), stripped):
+            if shown.startswith(prompt) and full.startswith(shown[:start] + text):
+                return start, text, trimmed
+        return -1, content, 0
 
     def encode(self, query: Query) -> Encoded:
         """Token ids of a query and which of them are its target."""
@@ -198,6 +214,11 @@ def _default_bos(tokenizer: Any) -> str:
     return str(tokenizer.bos_token) if tokenizer.bos_token_id is not None and ids[0] == tokenizer.bos_token_id else ""
 
 
+def _with_bos(template: str, tokenizer: Any) -> str:
+    """A template of ours, with the BOS that this tokenizer puts before every text and some models cannot do without."""
+    return template if "bos_token" in template or not _default_bos(tokenizer) else "{{ bos_token }}" + template
+
+
 def _end_marker(tail: str, tokenizer: Any) -> str:
     """The start of `tail` up to and with the first end-of-turn token; '' where the template writes none."""
     known = {*END_MARKERS, *tokenizer.all_special_tokens}
@@ -231,9 +252,11 @@ def chat_format(
                 "the tokenizer has no chat template, but the data are conversations: "
                 "pass --template (a Jinja file, or one of " + ", ".join(sorted(TEMPLATES)) + ")"
             )
-        return ChatFormat(tokenizer, TEMPLATES["plain"], "plain", system)
+        return ChatFormat(tokenizer, _with_bos(TEMPLATES["plain"], tokenizer), "plain", system)
+    if template == "icp-mia":
+        return ChatFormat(tokenizer, TEMPLATES[template], template, system, joint=True)
     if template in TEMPLATES:
-        return ChatFormat(tokenizer, TEMPLATES[template], template, system, joint=template == "icp-mia")
+        return ChatFormat(tokenizer, _with_bos(TEMPLATES[template], tokenizer), template, system)
     path = Path(template)
     if not path.is_file():
         raise ConfigError(did_you_mean(template, list(TEMPLATES), "template") + " Or the path of a Jinja file.")

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from indelible.data.duplicates import content_ids, normalise, short_digest
 from indelible.data.files import Rows, fail, listed, load_rows
@@ -31,6 +31,7 @@ class Table:
         n_empty: rows whose target is blank; they are not among `records`.
         sha256: of the file's bytes; of the rows as JSON for a hub name or a saved folder.
         notes: what was decided while reading, one sentence each, for the report.
+        kind: prompt and answer, a conversation with roles, or plain text.
     """
 
     records: tuple[Record, ...]
@@ -40,6 +41,7 @@ class Table:
     n_empty: int
     sha256: str
     notes: tuple[str, ...] = ()
+    kind: Literal["pair", "chat", "text"] = "pair"
 
 
 SYSTEM_COLUMNS = ("system", "system_prompt")
@@ -116,6 +118,7 @@ def read_records(
         n_empty=len(rows) - len(records),
         sha256=raw.sha256,
         notes=(*notes, *id_note, *group_note),
+        kind=layout.kind,
     )
 
 

@@ -133,6 +133,11 @@ def tokens_by_turn(
     return out
 
 
+def probe_key(prompt: str, target: str) -> tuple[str, str]:
+    """What probes are matched by: both texts, white space aside (some readers strip it)."""
+    return " ".join(prompt.split()), " ".join(target.split())
+
+
 def _texts(probes: object) -> tuple[str, ...]:
     if not isinstance(probes, list) or not all(isinstance(p, str) for p in probes):
         raise TypeError("probes are not a list of strings")
@@ -140,7 +145,7 @@ def _texts(probes: object) -> tuple[str, ...]:
 
 
 def read_probes(path: str) -> Mapping[tuple[str, str], tuple[str, ...]]:
-    """Probes made elsewhere: (prompt, target) -> probe answers.
+    """Probes made elsewhere: `probe_key(prompt, target)` -> probe answers.
 
     One JSON object a line, or a JSON array: `{"prompt": ..., "target": ..., "probes": [...]}`, or as the released
     ICP-MIA code writes them, `{"target_example": {"instruction", "input", "output"}, "mask_perturbations": [...]}`.
@@ -166,9 +171,9 @@ def read_probes(path: str) -> Mapping[tuple[str, str], tuple[str, ...]]:
                 example = row["target_example"]
                 given = example.get("input") or ""
                 prompt = f"{example['instruction']}\n{given}" if given.strip() else example["instruction"]
-                out[prompt, example["output"]] = _texts(row["mask_perturbations"])
+                out[probe_key(prompt, example["output"])] = _texts(row["mask_perturbations"])
             else:
-                out[row["prompt"], row["target"]] = _texts(row["probes"])
+                out[probe_key(row["prompt"], row["target"])] = _texts(row["probes"])
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"probe file {path}: expected objects with prompt, target and probes (or target_example and "

@@ -30,6 +30,7 @@ REASONS: Mapping[str, str] = {
     "near_nonmember": "pool record that is a near duplicate of a non-member",
     "group_on_other_side": "its group (such as the same question) holds a member, or for the pool a non-member",
     "near_duplicate": "near duplicate of a kept record of its own side",
+    "too_long": "longer than the model's context; never cut",
     "not_sampled": "outside the seeded random part that max_records or max_pool takes",
 }
 """Why a record is kept out, in the order in which the reasons are tried."""

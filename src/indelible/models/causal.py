@@ -157,6 +157,8 @@ def check_network(model: CausalModel) -> None:
     with network.context():
         whole = model.module(input_ids=ids, use_cache=False).logits.float()
         parts = network.head(network.backbone(input_ids=ids, use_cache=False).last_hidden_state).float()
+    if not whole.isfinite().all():
+        raise ModelError(f"{model.name}: its logits are not finite; the weights are broken (did training diverge?)")
     if not torch.allclose(
         whole.log_softmax(-1), parts.log_softmax(-1), atol=1e-3 if model.dtype == torch.float32 else 0.1
     ):

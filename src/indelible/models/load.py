@@ -19,7 +19,7 @@ from indelible.models.causal import (
     default_device,
     default_dtype,
 )
-from indelible.models.sources import Source, locate
+from indelible.models.sources import Source, locate, trained_system
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -68,7 +68,8 @@ def load_model(given: str, options: LoadOptions, *, base: str | None = None) -> 
         module = _adapted(module, source)
         fingerprint = hashlib.sha256((fingerprint + source.fingerprint()).encode()).hexdigest()
     tokenizer = load_tokenizer(source, under, trust_remote_code=options.trust_remote_code)
-    chat = chat_format(tokenizer, template=options.template, system=options.system, chat_data=options.chat_data)
+    system = options.system if options.system is not None else trained_system(source.folder)
+    chat = chat_format(tokenizer, template=options.template, system=system, chat_data=options.chat_data)
     module.eval()
     model = CausalModel(
         name=given,
@@ -130,9 +131,12 @@ def load_tokenizer(source: Source, under: Source, *, trust_remote_code: bool = F
 
     folder = source.folder if (source.folder / "tokenizer_config.json").exists() else under.folder
     try:
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"no tokenizer can be loaded from {folder}") from error
+    if not tokenizer.is_fast:  # only fast tokenizers say where in the text a token stands
+        raise ModelError(f"the tokenizer of {source.given} is a slow one; expected a fast one (tokenizer.json)")
+    return tokenizer
 
 
 def _adapted(module: Any, source: Source) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from indelible.errors import ModelError
@@ -55,7 +55,18 @@ def locate(given: str, *, quantise: str = "none") -> Source:
         raise ModelError(f"{given} is a file; expected a model folder, a .gguf file, a hub id or builtin:NAME")
     if given.startswith((".", "/", "~")) or given.count("/") > 1 or not given:
         raise ModelError(f"no model folder at {given!r}")
-    return Source(given, _download(given), "hub", quantise=quantise)
+    source = _local(given, _download(given), quantise)  # an adapter may come from a hub too
+    return source if source.kind == "adapter" else replace(source, kind="hub")
+
+
+def trained_system(folder: Path) -> str | None:
+    """The system turn that `indelible train` put before every row; it stands beside the weights, in training.json."""
+    path = folder / "training.json"
+    try:
+        system = json.loads(path.read_text(encoding="utf-8")).get("system") if path.exists() else None
+    except (ValueError, AttributeError) as error:
+        raise ModelError(f"{path} is not a JSON object: write it again, or remove it") from error
+    return system if isinstance(system, str) else None
 
 
 def _local(given: str, path: Path, quantise: str) -> Source:
@@ -90,6 +101,4 @@ def _download(hub_id: str) -> Path:
             f"no folder named {hub_id!r} here, and the model hub did not give a model of that name "
             f"({type(error).__name__})"
         ) from error
-    if not any(Path(folder).glob("*.safetensors")):
-        raise ModelError(f"hub model {hub_id} has no safetensors weights (pickled weights are not read)")
     return Path(folder)

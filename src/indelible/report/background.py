@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from indelible.data.splits import REASONS
 from indelible.report.facts import BLIND, Facts
 from indelible.report.format import (
     count,
@@ -24,7 +25,7 @@ from indelible.report.format import (
 Pairs = list[tuple[str, str]]
 """Names and values, ready to print."""
 
-_SIDES = {"members": "members", "nonmembers": "non-members", "pool": "pool"}
+_SIDES = {"member": "members", "nonmember": "non-members", "pool": "pool"}
 
 
 @dataclass(frozen=True)
@@ -89,13 +90,16 @@ def cohort(manifest: Mapping[str, Any]) -> tuple[Pairs, list[str], list[tuple[st
         "asked": "Questions asked of models",
         "unique": "Different questions",
         "cached": "Answered from the cache",
-        "tokens": "Target tokens scored",
+        "tokens": "Tokens computed",
     }
     sizes += [(text, count(counts[key])) for key, text in asked.items() if is_number(counts.get(key))]
     dropped = facts.get("dropped") or {}
     found = {side for sides in dropped.values() for side in sides}
     sides = [side for side in _SIDES if side in found] + sorted(found - set(_SIDES))
-    table = [(plain(reason), [count(by.get(side, 0)) for side in sides]) for reason, by in dropped.items()]
+    table = [
+        (plain(REASONS.get(reason, reason)), [count(by.get(side, 0)) for side in sides])
+        for reason, by in dropped.items()
+    ]
     return sizes, [_SIDES.get(side, plain(side)) for side in sides], table
 
 

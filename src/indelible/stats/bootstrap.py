@@ -123,7 +123,8 @@ def bootstrap_tpr(
         allowed = np.floor(fpr * totals[1] + 1e-9)
         # False positives grow as the threshold falls, so the last admissible level is the lowest one.
         best = (flagged[1] <= allowed[:, None]).sum(axis=1) - 1
-        rates[rows] = flagged[0][np.arange(best.size), best] / totals[0]
+        with np.errstate(invalid="ignore"):
+            rates[rows] = flagged[0][np.arange(best.size), best] / totals[0]  # NaN where no member was drawn
     return rates
 
 

@@ -18,6 +18,9 @@ from .paired import Paired, holm, smallest_effect
 from .rows import blind_rows, describe, evidence_rows, pair_rows
 from .verdict import Control, Evidence, Verdict, judge
 
+SIGNIFICANCE = 0.05
+"""Of the verdict's tests, after Holm. Fixed, so that the words mean the same in every report."""
+
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -52,14 +55,14 @@ def evaluate(
     scores: record_id, attack, model ("target", "base", or "none"), score (NaN = missing), reason (optional).
     texts: record_id -> text for the blind control; without it, rows of the attack "bag-of-words" in `scores` serve as
         its out-of-fold scores (as one fold), and without those `controls_not_run` says why it did not run.
-    level: of every interval; the verdict's significance level is 1 - level, so 5% by default.
+    level: of every interval, those of the controls included; the verdict's tests are at 5% whatever it is.
     controls_not_run: reasons under the names "base" and "bag-of-words".
     Attacks are compared in all pairs (`auc_minus:<other>`), their p-values Holm-adjusted over the pairs.
     The result does not depend on the order of rows. Raises DataError for tables that do not fit together.
     """
     cohort = read_cohort(records, level=level, n_bootstrap=n_bootstrap, seed=seed)
     columns = read_columns(scores, cohort)
-    alpha = round(1.0 - level, 12)
+    alpha = SIGNIFICANCE
     blind, blind_column, folds = _blind(cohort, columns, texts, blind_permutations)
     columns = {key: column for key, column in columns.items() if key[0] != BLIND_ATTACK}
     targets = {attack: column for (attack, model), column in columns.items() if model == "target"}
@@ -128,8 +131,12 @@ def _evidence(
     area_row, p_row = described[0], described[1]
     if area_row.value is None:
         return Evidence(attack, unusable=area_row.reason)
+    against_base: Paired | str
     if base is None:
-        against_base: Paired | str = controls_not_run.get("base", "no score of this attack on the base model")
+        against_base = controls_not_run.get("base", "no score of this attack on the base model")
+    elif np.ptp(base.values[base.finite]) == 0 if base.finite.any() else False:
+        # reference-base subtracts the base from itself: it would pass whatever the data are.
+        against_base = "its score on the base model is the same for every record, which controls for nothing"
     else:
         against_base = compare(column, base, cohort)
     against_blind: Paired | str

@@ -97,6 +97,23 @@ class Gate:
         return causes or ([] if words else [f"{self.text}: could not be evaluated (no attack was judged)"])
 
 
+def check_gates(gates: Sequence[Gate], attacks: Sequence[str], fprs: Sequence[float]) -> None:
+    """Find a gate that names an attack or metric which this run will not have, before the run.
+
+    Raises:
+        ConfigError: with the closest known name.
+    """
+    single = {"auc", "p_value", "p_holm", "smallest_auc", "auc_minus_base", "auc_minus_blind"}
+    rates = {f"{name}@{fpr:g}" for name in ("tpr", "tpr_bounded") for fpr in fprs}
+    pairs = {f"{name}:{attack}" for name in ("auc_minus", "p_minus") for attack in attacks}
+    for gate in gates:
+        if gate.attack not in (None, "any", *attacks):
+            known = [*attacks, "any"]
+            raise ConfigError(f"gate '{gate.text}': {did_you_mean(str(gate.attack), known, 'attack')}")
+        if gate.metric != "verdict" and gate.metric not in single | rates | pairs:
+            raise ConfigError(f"gate '{gate.text}': {did_you_mean(gate.metric, sorted(single | rates), 'metric')}")
+
+
 def _canonical(metric: str) -> str:
     """'tpr@1e-2' and 'tpr@0.010' are both 'tpr@0.01', as metric rows are named."""
     head, at, rate = metric.partition("@")

@@ -158,8 +158,12 @@ def auc_p_value(
     rank_sums = np.bincount(codes, weights=ranks)
     sizes = np.bincount(codes).astype(np.float64)
     rng = np.random.default_rng(seed)
-    draws = rng.permuted(np.tile(is_member_unit, (n_permutations, 1)), axis=1).astype(np.float64)
-    counts, drawn_ranks = (draws @ np.stack([sizes, rank_sums], axis=1)).T
+    table = np.stack([sizes, rank_sums], axis=1)
+    parts = []
+    for start in range(0, n_permutations, 500):  # all at once would take permutations x groups x 8 bytes
+        rows = min(500, n_permutations - start)
+        parts.append(rng.permuted(np.tile(is_member_unit, (rows, 1)), axis=1).astype(np.float64) @ table)
+    counts, drawn_ranks = np.concatenate(parts).T
     areas = (drawn_ranks - counts * (counts + 1.0) / 2.0) / (counts * (pooled.size - counts))
     observed = abs(auc(m, n) - 0.5)
     # Equal statistics computed in two orders may differ in the last bits; they count as ties.
@@ -202,7 +206,11 @@ def tpr_interval(
         rates = bootstrap_tpr(members, nonmembers, w_m, w_n, point.target_fpr)
     else:
         flagged = (finite_scores(members, "members") > point.threshold).astype(np.float64)
-        rates = (w_m @ flagged) / w_m.sum(axis=1)
+        with np.errstate(invalid="ignore"):
+            rates = (w_m @ flagged) / w_m.sum(axis=1)
+    rates = rates[np.isfinite(rates)]  # a draw of groups none of whose records is scored has no rate
+    if not rates.size:
+        return None
     low, high = percentile_interval(rates, level)
     if high - low < 1e-12:
         units = distinct_groups(member_groups)

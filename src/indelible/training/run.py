@@ -29,14 +29,13 @@ def run_train(config: TrainConfig) -> Path:
         id_column=config.data.id_column,
         split=config.data.split,
     )
-    chat_data = any(word in table.format for word in ("messages", "conversations"))
     options = LoadOptions(
         device=config.device,
         dtype="float32",
         template=config.template,
         system=config.system,
         trust_remote_code=config.trust_remote_code,
-        chat_data=chat_data,
+        chat_data=table.kind == "chat",
     )
     model, source = load_model(config.model, options)
     if source.kind == "adapter":

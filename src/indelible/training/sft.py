@@ -6,7 +6,6 @@ tokens under the loss are the tokens that audits score.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from indelible.data.records import Query, Record
 from indelible.errors import DataError
 from indelible.models.causal import CausalModel, default_dtype
 from indelible.progress import Progress, say
+from indelible.runs import write_json
 
 LOSS_CHUNK = 128
 """Supervised positions whose vocabulary-wide logits are held at once."""
@@ -174,7 +174,7 @@ def fine_tune(model: CausalModel, records: Sequence[Record], config: TrainConfig
         **config.model_dump(mode="json"),
         "arithmetic": "bfloat16 autocast, float32 weights" if autocast else "float32",
     }
-    (out / "training.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    write_json(out / "training.json", facts, nan_as_null=True)
     return steps
 
 
