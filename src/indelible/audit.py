@@ -136,6 +136,7 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
             "tokens_asked": interview.counts.tokens_asked,
             "unscorable": unscorable(scores),
         },
+        "auditor": config.auditor,
         "training": training_facts(subjects.sources["target"].folder),
         "threat_model": {
             "access": "log-probabilities of given text from the audited model"
@@ -144,6 +145,7 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
             if cohort.pool
             else "the record in full",
             "queries_per_record": round(interview.counts.unique / len(records), 1),
+            "release": config.release or "not stated: who will be able to query the model, and how",
         },
         "not_run": not_run,
         "timings": timings,

@@ -86,6 +86,10 @@ def audit(
         bool | None, Opt("--cache/--no-cache", help="Keep answers on disk, so that a repeated run asks nothing twice.")
     ] = None,
     with_text: Annotated[bool, Opt("--with-text", help="Put the records' text into run and report.")] = False,
+    auditor: Annotated[str | None, Opt("--auditor", help="Who signs; printed in the report.")] = None,
+    release: Annotated[
+        str | None, Opt("--release", help="Who will have what access to the model; printed in the report.")
+    ] = None,
     trust_remote_code: Annotated[bool, Opt("--trust-remote-code", help="Run code that a model brings.")] = False,
     fail_if: Annotated[list[str] | None, _FAIL_IF] = None,
     force: Annotated[bool, _FORCE] = False,
@@ -96,6 +100,8 @@ def audit(
     flags = _given(
         model=model, members=members, nonmembers=nonmembers, base=base, reference=reference, pool=pool, out=out,
         compat=compat, max_records=max_records, seed=seed, base_control=base_control, cache=cache,
+        auditor=auditor,
+        release=release,
         with_text=with_text or None, attacks=_names(attacks), settings=_settings(set_), fail_if=fail_if or None,
         data=_given(format=format_, columns=_columns(columns), group_column=group_column, id_column=id_column) or None,
         load=_given(template=template, system=system, device=device, dtype=dtype, batch_tokens=batch_tokens,

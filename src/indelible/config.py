@@ -72,6 +72,8 @@ class AuditConfig(_Settings):
     n_bootstrap: int = Field(default=2000, ge=200)
     cache: bool = True
     with_text: bool = False
+    auditor: str | None = None
+    release: str | None = None
     fail_if: tuple[str, ...] = ()
 
     @field_validator("attacks")

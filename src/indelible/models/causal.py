@@ -213,8 +213,12 @@ def describe(model: CausalModel, source: Source) -> dict[str, Any]:
         "weights_fingerprint": model.weights_fingerprint,
         "n_parameters": model.n_parameters,
         "template": model.chat.name,
+        "template_fingerprint": model.chat.fingerprint,
         "system": model.chat.system,
         "context_length": model.context_length,
         "adapter": model.adapter,
+        "merged": "not merged"
+        if model.adapter is not None
+        else "full weights; whether an adapter is merged in is not known",
         "quantised": source.quantise,
     }

@@ -58,6 +58,7 @@ def identity(manifest: Mapping[str, Any]) -> Pairs:
         ("Members", _source((manifest.get("data") or {}).get("members"))),
         ("Non-members", _source((manifest.get("data") or {}).get("nonmembers"))),
         ("Created", moment(manifest.get("created"))),
+        ("Auditor", quantity(manifest.get("auditor") or "not stated")),
         ("Made by", f"Indelible {quantity(manifest.get('indelible_version'))}, {quantity(manifest.get('kind'))} run"),
     ]
     return [row for row in rows if row[1]]
