@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import pandas as pd
 
 from indelible.attacks.base import Resources
 from indelible.config import AuditConfig
+from indelible.data.records import Record
 from indelible.data.splits import Cohort, build_cohort, split_frame
 from indelible.environment import default_out, run_facts, training_facts
 from indelible.interview import Interview, prepare, score_frame, unscorable
@@ -87,8 +89,12 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
     elif not config.base_control:
         not_run.append({"what": "base", "reason": "switched off (--no-base-control)"})
     else:
-        answers = interview.ask(list(attacks.values()), records, subject="base", stage="control on the {model} model")
-        frames.append(score_frame(attacks, records, answers, "base"))
+        part = control_part(records, cohort, config.control_records, config.seed)
+        if len(part) < len(records):
+            n_part = f"{len(part)} of {len(records)} records, drawn at random (--control-records)"
+            not_run.append({"what": "base", "reason": f"on all records: the control uses {n_part}"})
+        answers = interview.ask(list(attacks.values()), part, subject="base", stage="control on the {model} model")
+        frames.append(score_frame(attacks, part, answers, "base"))
     clock("base")
     scores = pd.concat(frames, ignore_index=True)
     frame = records_frame(cohort, n_tokens)
@@ -167,6 +173,17 @@ class _Clock:
         now = time.monotonic()
         self._timings[stage] = round(now - self._last, 2)
         self._last = now
+
+
+def control_part(records: Sequence[Record], cohort: Cohort, n_most: int | None, seed: int) -> list[Record]:
+    """At most `n_most` records a side, seeded, for the control on the base model; groups may be cut."""
+    if n_most is None:
+        return list(records)
+    chosen: set[str] = set()
+    for side in (cohort.members, cohort.nonmembers):
+        ids = sorted(r.id for r in side)
+        chosen |= set(random.Random(f"{seed}:control").sample(ids, min(n_most, len(ids))))
+    return [r for r in records if r.id in chosen]
 
 
 def records_frame(cohort: Cohort, n_tokens: Mapping[str, int]) -> pd.DataFrame:

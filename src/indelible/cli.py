@@ -82,6 +82,9 @@ def audit(
     base_control: Annotated[
         bool | None, Opt("--base-control/--no-base-control", help="Run the same attacks on the base model.")
     ] = None,
+    control_records: Annotated[
+        int | None, Opt("--control-records", help="Records a side for that control, drawn at random; all by default.")
+    ] = None,
     cache: Annotated[
         bool | None, Opt("--cache/--no-cache", help="Keep answers on disk, so that a repeated run asks nothing twice.")
     ] = None,
@@ -99,7 +102,8 @@ def audit(
 
     flags = _given(
         model=model, members=members, nonmembers=nonmembers, base=base, reference=reference, pool=pool, out=out,
-        compat=compat, max_records=max_records, seed=seed, base_control=base_control, cache=cache,
+        compat=compat, max_records=max_records, seed=seed, base_control=base_control,
+        control_records=control_records, cache=cache,
         auditor=auditor,
         release=release,
         with_text=with_text or None, attacks=_names(attacks), settings=_settings(set_), fail_if=fail_if or None,

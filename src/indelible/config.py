@@ -68,6 +68,7 @@ class AuditConfig(_Settings):
     seed: int = 0
     embedder: str = "builtin:all-minilm-l6-v2"
     base_control: bool = True
+    control_records: int | None = Field(default=None, ge=10)
     level: float = Field(default=0.95, gt=0.5, lt=1)
     n_bootstrap: int = Field(default=2000, ge=200)
     cache: bool = True
