@@ -14,7 +14,7 @@ import pandas as pd
 from indelible.attacks.base import Resources
 from indelible.config import AuditConfig
 from indelible.data.records import Record
-from indelible.data.splits import Cohort, build_cohort, split_frame
+from indelible.data.splits import REASONS, Cohort, build_cohort, split_frame
 from indelible.environment import default_out, run_facts, training_facts
 from indelible.interview import Interview, prepare, score_frame, unscorable
 from indelible.progress import say
@@ -39,6 +39,7 @@ class Outcome:
     path: Path
     evaluation: Evaluation
     tripped: tuple[str, ...]
+    not_run: tuple[str, ...] = ()
 
 
 def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequence[str], kind: str = "audit") -> Outcome:
@@ -56,7 +57,8 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
     """
     gates = [parse_gate(text) for text in config.fail_if]
     attacks, not_run = choose_attacks(config, given)
-    check_gates(gates, [*attacks, BLIND_ATTACK], FPRS)
+    fitted = [BLIND_ATTACK] if BLIND_ATTACK in config.attacks else []
+    check_gates(gates, [*attacks, *fitted], FPRS)
     timings: dict[str, float] = {}
     clock = _Clock(timings)
     tables = read_tables(config)
@@ -70,6 +72,13 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
     attacks = without_pool(attacks, len(cohort.pool), given, not_run)
     run = RunDir.open(Path(config.out or default_out("audit", config.model)), force=bool(given.get("force")))
     clock("models")
+    lost = {
+        reason: by
+        for reason, sides in cohort.dropped.items()
+        if (by := ", ".join(f"{n} {side}s" for side, n in sides.items() if n and side != "pool"))
+    }
+    for reason, by in lost.items():
+        say(f"kept out: {by} ({REASONS[reason]})")
     say(
         f"{len(cohort.members)} members, {len(cohort.nonmembers)} non-members, {len(cohort.pool)} pool records; "
         f"{len(attacks)} attacks; {target.device} {str(target.dtype).removeprefix('torch.')}; "
@@ -160,7 +169,8 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
     clock("report")
     run.finish(manifest)
     tripped = [line for gate in gates for line in gate.tripped(evaluation.metrics, evaluation.verdict)]
-    return Outcome(run.path, evaluation, tuple(tripped))
+    left_out = tuple(f"{n['what']} ({n['reason']})" for n in not_run if n["what"] not in ("base", BLIND_ATTACK))
+    return Outcome(run.path, evaluation, tuple(tripped), left_out)
 
 
 class _Clock:

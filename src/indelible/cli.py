@@ -198,9 +198,13 @@ def report(
     from indelible.runs import read_run, write_bytes
 
     if len(runs) == 1:
+        if out is not None:
+            raise ConfigError("--out is for comparing several runs; one run is rendered into its own folder")
         rerender(runs[0])
         typer.echo(runs[0] / "report.html")
         return
+    if out is not None and out.suffix not in (".html", ".md"):
+        raise ConfigError(f"--out {out}: expected a name that ends in .html or .md")
     read = [read_run(path) for path in runs]
     if out is None:
         typer.echo(compare(read, "markdown"))
@@ -218,6 +222,14 @@ def verify(run: Annotated[Path, typer.Argument(help="Run directory.")]) -> None:
     if problems:
         raise UserError(f"{run}: " + "; ".join(problems))
     typer.echo(f"{run}: every file is as the manifest says")
+
+
+@app.command()
+def version() -> None:
+    """This package's version."""
+    from indelible.environment import package_version
+
+    typer.echo(package_version())
 
 
 @app.command("list")
@@ -294,10 +306,8 @@ def main() -> None:
     except UserError as error:
         sys.stderr.write(f"indelible: {error}\n")
         sys.exit(2)
-    except typer.Abort:
-        sys.exit(130)
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted; run the same command again to go on where it stopped\n")
+    except (typer.Abort, KeyboardInterrupt):  # the parser turns the one into the other
+        sys.stderr.write("indelible: interrupted; an audit goes on where it stopped when run again\n")
         sys.exit(130)
     except Exception as error:  # noqa: BLE001 - the last line of defence: usage errors to 2, bugs to 3
         _last_resort(error)

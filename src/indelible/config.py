@@ -161,10 +161,13 @@ def resolve(kind: type[Config], flags: Mapping[str, Any], file: str | None = Non
 
 
 def _one_line(kind: type[_Settings], error: ValidationError) -> str:
-    first = error.errors()[0]
+    unknown = [e for e in error.errors() if e["type"] == "extra_forbidden"]
+    first = (unknown or error.errors())[0]
     where = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        return did_you_mean(where, list(kind.model_fields), "setting")
+    if unknown:
+        inner = {"data": DataOptions, "load": ModelOptions}.get(str(first["loc"][0])) if len(first["loc"]) > 1 else None
+        known = list((inner or kind).model_fields)
+        return did_you_mean(str(first["loc"][-1]), known, f"setting of {first['loc'][0]}" if inner else "setting")
     if first["type"] == "missing":
         return f"setting '{where}' is missing: give --{where.replace('_', '-')}"
     return f"setting '{where}': {first['msg']} (given: {first['input']!r})"

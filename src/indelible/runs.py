@@ -83,8 +83,11 @@ class RunDir:
                 (path / name).unlink(missing_ok=True)
         elif path.exists() and not (path / MARKER).exists() and any(path.iterdir()):
             raise UserError(f"{path} is not empty and is not a run; give --out a new or empty folder.")
-        path.mkdir(parents=True, exist_ok=True)
-        (path / MARKER).touch()
+        try:  # a run says who is a member: for its owner alone, until he shares it
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (path / MARKER).touch()
+        except OSError as error:
+            raise UserError(f"{path} cannot be written ({error.strerror}): give another --out.") from error
         for leftover in [*path.rglob("*" + _TEMPORARY), *(path / name for name in DERIVED)]:
             _remove(leftover)
         return cls(path)

@@ -5,12 +5,22 @@ from __future__ import annotations
 from indelible.audit import Outcome
 from indelible.stats.metrics import Metric
 
+CONTROLS = {"base": "the base model", "bag-of-words": "a classifier that sees only the words"}
+
 
 def summarise(outcome: Outcome) -> str:
     """A few plain lines."""
     verdict = outcome.evaluation.verdict.to_dict()
     rows = {(m.attack, m.model, m.metric): m for m in outcome.evaluation.metrics}
-    lines = [f"verdict: {verdict['overall']['word']}", ""]
+    lines = [f"verdict: {verdict['overall']['word']}"]
+    for name, control in verdict["controls"].items():
+        if not control["ran"]:
+            lines.append(f"  no control by {CONTROLS.get(name, name)}: {control['reason']}")
+    if verdict["overall"]["word"] == "not evaluable":
+        lines += [f"  {name}: {reason}" for name, judged in verdict["attacks"].items() for reason in judged["reasons"]]
+    if any(_low(rows.get((name, "target", "auc"))) for name in verdict["attacks"]):
+        lines.append("  some attacks score members LOWER than non-members: are the two files swapped?")
+    lines.append("")
     level = next((f"{m.level:.0%}" for m in rows.values() if m.level is not None), "no")
     lines.append(f"{'attack':<16}{f'AUC ({level} interval)':<24}{'on the base':<13}{'TPR at 1% FPR':<15}verdict")
     for name, judged in verdict["attacks"].items():
@@ -22,8 +32,14 @@ def summarise(outcome: Outcome) -> str:
     if blind is not None and blind.value is not None:
         lines.append(f"{'bag-of-words':<16}{_interval(blind):<24}{'':<13}{'':<15}control: sees the data, no model")
     lines += ["", f"report: {outcome.path / 'report.html'}"]
+    lines += [f"not run: {line}" for line in outcome.not_run]
     lines += [f"gate: {line}" for line in outcome.tripped]
     return "\n".join(lines)
+
+
+def _low(metric: Metric | None) -> bool:
+    """Clearly below one half."""
+    return metric is not None and metric.high is not None and metric.high < 0.5
 
 
 def _value(metric: Metric | None) -> str:

@@ -72,7 +72,7 @@ def read_records(
         format: `auto`, or the name of one layout of `list_formats()`.
         columns: our column name -> the file's, such as `{"prompt": "question_text", "response": "reply"}`.
         group_column: rows with the same value stay on one side of a split; blank values stand alone.
-        id_column: unique ids. Without it a unique column `id` or `record_id`, else ids made from the content.
+        id_column: unique ids; they are printed in runs and reports. Without it ids are made from the content.
         group_by_prompt: without a group column, rows with the same prompt (normal form) form one group.
         strip: strip instruction, input and prompt columns at both ends. A response is never stripped.
         split: split of a hub data set or a saved folder.
@@ -264,17 +264,13 @@ def _label(value: Any) -> str:
 def _ids(
     name: str, rows: Sequence[Mapping[str, Any]], records: Sequence[Record], id_column: str | None
 ) -> tuple[list[str], list[str]]:
-    notes = []
-    for column in (id_column,) if id_column else ID_COLUMNS:
-        ids = [_label(row.get(column)) for row in rows]
-        blank, repeated = ids.count(""), len(ids) - len(set(ids))
-        if not blank and not repeated:
-            return ids, [f"ids come from column '{column}'"]
-        if id_column:
-            fail(f"{name}: id column '{column}' has {blank} blank and {repeated} repeated cells; expected unique ids.")
-        if blank < len(ids):
-            notes.append(f"column '{column}' has blank or repeated values, so ids come from the content")
-    return content_ids(records), notes
+    if id_column is None:  # a column called id may hold names or addresses, and ids are printed
+        return content_ids(records), []
+    ids = [_label(row.get(id_column)) for row in rows]
+    blank, repeated = ids.count(""), len(ids) - len(set(ids))
+    if blank or repeated:
+        fail(f"{name}: id column '{id_column}' has {blank} blank and {repeated} repeated cells; expected unique ids.")
+    return ids, [f"ids come from column '{id_column}'"]
 
 
 def _groups(

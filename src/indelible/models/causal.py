@@ -207,7 +207,7 @@ def default_dtype(device: torch.device) -> torch.dtype:
 def describe(model: CausalModel, source: Source) -> dict[str, Any]:
     """The facts of a model for a manifest."""
     return {
-        "source": source.given,
+        "source": f"{source.given} (adapter off)" if model.adapter is False else source.given,
         "kind": model.kind,
         "fingerprint": model.fingerprint,
         "weights_fingerprint": model.weights_fingerprint,

@@ -91,8 +91,11 @@ def load_model(given: str, options: LoadOptions, *, base: str | None = None) -> 
 
 def quiet() -> None:
     """Keep transformers' own bars and advice off the terminal; what matters is said by this package."""
+    import warnings
+
     from transformers.utils import logging
 
+    warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
 

@@ -76,7 +76,8 @@ def attack_view(facts: Facts, name: str) -> AttackView:
         minus_blind=metric_cell(
             facts.row(name, "auc_minus_blind", "target", "none", "base"), "signed", absent=no_blind
         ),
-        p_holm=metric_cell(facts.row(name, "p_holm"), "p"),
+        # The blind control has its own permutation test and is never corrected with the attacks.
+        p_holm=metric_cell(facts.row(name, "p_value" if name == BLIND else "p_holm"), "p"),
         size=f"{count(n_members)} / {count(n_nonmembers)}",
         rates=[rate_cell(facts.row(name, metric)) for metric in RATES],
         flagged=[_flagged(facts, name, fpr) for fpr in FPRS],
@@ -87,7 +88,7 @@ def attack_view(facts: Facts, name: str) -> AttackView:
 def why_absent(facts: Facts, name: str) -> str:
     """The recorded reason for which a control ("base" or the blind one) did not run."""
     control = (facts.run.verdict.get("controls") or {}).get(name) or {"ran": True}
-    return "not computed in this run" if control.get("ran") else plain(control.get("reason") or "it did not run")
+    return "not computed" if control.get("ran") else plain(control.get("reason") or "it did not run")
 
 
 def control_view(name: str, control: Mapping[str, Any]) -> ControlView:

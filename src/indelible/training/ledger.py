@@ -27,6 +27,7 @@ def save_checkpoint(model: CausalModel, folder: Path, config: TrainConfig, steps
         extra["save_embedding_layers"] = False  # never trained here; "auto" would look for the base on the hub
     model.module.save_pretrained(folder, safe_serialization=True, **extra)
     tokenizer.save_pretrained(folder)
+    (folder / "README.md").unlink(missing_ok=True)  # an unfilled model card with paths of this machine
 
 
 def write_log(path: Path, steps: Sequence[Step], records: Sequence[Record]) -> None:

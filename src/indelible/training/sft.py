@@ -20,7 +20,7 @@ from torch import Tensor
 from indelible.config import TrainConfig
 from indelible.data.chat import Encoded
 from indelible.data.records import Query, Record
-from indelible.errors import DataError
+from indelible.errors import ConfigError, DataError, UserError
 from indelible.models.causal import CausalModel, default_dtype
 from indelible.progress import Progress, say
 from indelible.runs import write_json
@@ -121,7 +121,7 @@ def fine_tune(model: CausalModel, records: Sequence[Record], config: TrainConfig
         records: training rows, in file order.
 
     Raises:
-        DataError: no row fits.
+        DataError: no row fits. ConfigError: a step to save at that does not come. UserError: the loss is not finite.
     """
     from indelible.training.ledger import save_checkpoint, write_log
     from indelible.training.peft import add_adapter
@@ -140,6 +140,9 @@ def fine_tune(model: CausalModel, records: Sequence[Record], config: TrainConfig
         for epoch, order in enumerate(orders, start=1)
         for i in range(0, len(order), config.batch_size)
     ]
+    late = [step for step in config.save_at if step > len(batches)]
+    if late:
+        raise ConfigError(f"--save-at {late[0]}: this training has only {len(batches)} steps")
     warmup = config.warmup_steps if config.warmup_steps is not None else round(config.warmup_ratio * len(batches))
     steps: list[Step] = []
     autocast = use_autocast(config, model)
@@ -155,6 +158,8 @@ def fine_tune(model: CausalModel, records: Sequence[Record], config: TrainConfig
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
             steps.append(Step(number, epoch, tuple(kept[i] for i in rows), rate, loss, n_tokens))
+            if not math.isfinite(loss):
+                raise UserError(f"training diverged at step {number}: the loss is not finite; lower --learning-rate")
             progress.advance(sum(len(encoded[i]) for i in rows))
             if number in config.save_at and number < len(batches):
                 save_checkpoint(model, out / f"checkpoint-{number}", config, steps)
