@@ -32,7 +32,8 @@ def _memorisation(facts: Facts) -> Iterator[Finding]:
     detected = [attack for attack in facts.ranked if facts.word(attack) == "detected"]
     unclear = [attack for attack in facts.ranked if facts.word(attack) == "not attributable"]
     if detected:
-        strong = any(_strong(facts, attack) for attack in detected)
+        controlled = any(c.get("ran") for c in (facts.run.verdict.get("controls") or {}).values())
+        strong = controlled and any(_strong(facts, attack) for attack in detected)
         yield Finding(
             "high" if strong else "medium",
             "Membership of training records can be inferred",
@@ -57,7 +58,15 @@ def _memorisation(facts: Facts) -> Iterator[Finding]:
             "medium",
             "A difference that cannot be laid at the model's door",
             "Significant, but not beyond the controls: " + "; ".join(_auc(facts, attack) for attack in unclear) + ".",
-            wording.MITIGATE_SPLIT,
+            wording.MITIGATE_UNCLEAR,
+        )
+    reversed_ = [attack for attack in (*detected, *unclear) if facts.reversed(attack)]
+    if reversed_:
+        yield Finding(
+            "medium",
+            "Members score lower than non-members",
+            "; ".join(_auc(facts, attack) for attack in reversed_) + ".",
+            wording.MITIGATE_REVERSED,
         )
     if not detected and not unclear and any(facts.word(attack) == "not detected" for attack in facts.ranked):
         yield Finding(

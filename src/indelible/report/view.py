@@ -139,16 +139,16 @@ def verdict_view(run: Run) -> VerdictView:
     """The overall verdict with its meaning and what to do next."""
     overall, controls = run.verdict.get("overall") or {}, run.verdict.get("controls") or {}
     word = plain(overall.get("word") or "no verdict")
-    meaning = wording.MEANING.get(word, wording.UNKNOWN_MEANING)
+    meaning, next_steps = wording.MEANING.get(word, wording.UNKNOWN_MEANING), wording.NEXT_STEPS.get(word, [])
     if word == "detected" and not any(control.get("ran") for control in controls.values()):
-        meaning = wording.UNCONTROLLED_MEANING
+        meaning, next_steps = wording.UNCONTROLLED_MEANING, wording.UNCONTROLLED_STEPS
     return VerdictView(
         word=word,
         slug=slug(word),
         meaning=meaning,
         rule=plain(overall.get("rule") or ""),
         reasons=[plain(reason) for reason in overall.get("reasons") or []],
-        next_steps=wording.NEXT_STEPS.get(word, []),
+        next_steps=next_steps,
     )
 
 

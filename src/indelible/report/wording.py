@@ -9,8 +9,8 @@ MEANING = {
         "than by chance."
     ),
     "not attributable": (
-        "Members and non-members can be told apart, but a control can tell them apart too, or was not beaten: the "
-        "difference may lie in the data rather than in what the model memorised."
+        "Members and non-members can be told apart, but no attack was shown to go beyond its controls: the difference "
+        "may lie in the data, or the cohort is too small to show that it does not."
     ),
     "not detected": (
         "None of the attacks that ran told members from non-members on this cohort. This is no proof that the model "
@@ -33,8 +33,8 @@ NEXT_STEPS = {
         "Retrain with a mitigation from the findings, and repeat this audit with the same records and seeds.",
     ],
     "not attributable": [
-        "Draw members and non-members at random from one source, so that no wording or date tells them apart.",
-        "Repeat the audit on that split; until then, count the risk as open.",
+        "Where a control separates the two sides, draw them at random from one source; else audit more records.",
+        "Repeat the audit; until then, count the risk as open.",
     ],
     "not detected": [
         "Check that the smallest effect this cohort could show is small enough for your decision; if not, add records.",
@@ -44,6 +44,11 @@ NEXT_STEPS = {
         "Mend what the reasons name (more records, a usable split, a model that can be scored) and run again.",
     ],
 }
+
+UNCONTROLLED_STEPS = [
+    "Run a control before you decide: the base model (--base) and the blind baseline (bag-of-words).",
+    "Until then treat the model as if it leaked: do not ship it where the training records are confidential.",
+]
 
 LIMITS = [
     (
@@ -87,6 +92,16 @@ MITIGATE_MEMORISATION = (
     "Remove duplicates from the training data; redact or drop the records that carry secrets; train for fewer epochs "
     "or with a smaller learning rate or adapter; where a guarantee is needed, train with differential privacy and "
     "state its budget. Hiding log-probabilities narrows this attack's access; it does not undo the memorisation."
+)
+
+MITIGATE_UNCLEAR = (
+    "If a control separates the two sides too, split members and non-members at random from one pool. If none does, "
+    "the cohort is too small to show that the attack goes beyond chance in the controls: audit more records."
+)
+
+MITIGATE_REVERSED = (
+    "Check first that the training file and the held-out file are not swapped, and that a score made elsewhere is "
+    "higher for members. If they are right, lower scores betray members just as well."
 )
 
 MITIGATE_SPLIT = (
