@@ -165,7 +165,8 @@ def _one_line(kind: type[_Settings], error: ValidationError) -> str:
     first = (unknown or error.errors())[0]
     where = ".".join(str(part) for part in first["loc"])
     if unknown:
-        inner = {"data": DataOptions, "load": ModelOptions}.get(str(first["loc"][0])) if len(first["loc"]) > 1 else None
+        nested: dict[str, type[_Settings]] = {"data": DataOptions, "load": ModelOptions}
+        inner = nested.get(str(first["loc"][0])) if len(first["loc"]) > 1 else None
         known = list((inner or kind).model_fields)
         return did_you_mean(str(first["loc"][-1]), known, f"setting of {first['loc'][0]}" if inner else "setting")
     if first["type"] == "missing":
