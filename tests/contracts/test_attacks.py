@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import math
 import re
+import statistics
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -109,8 +110,8 @@ def lowest(values: np.ndarray) -> float:
     return float(np.mean(ordered[: max(1, math.floor(0.2 * len(ordered)))]))
 
 
-def icp(a: Asked, record: Record, contexts: list[tuple[Message, ...]]) -> float:
-    return min(ll(a, record) - ll(a, record, c) for c in contexts)
+def icp(a: Asked, record: Record, contexts: list[tuple[Message, ...]], over: Callable[..., float] = min) -> float:
+    return over([ll(a, record) - ll(a, record, c) for c in contexts])
 
 
 def icp_ref(a: Asked, record: Record) -> float:
@@ -130,7 +131,7 @@ def icp_sp(a: Asked, record: Record) -> float:
         for text, given in zip(answers_of(record), masked, strict=True):
             assert given.count("[MASK]") == len(text.split()) // 2
         assert turned(record, [m.rstrip("\n") for m in masked]) == context
-    return icp(a, record, shown)
+    return icp(a, record, shown, over=statistics.fmean)
 
 
 def icp_masked(a: Asked, record: Record, sign: int) -> float:
@@ -169,6 +170,13 @@ FORMULAS: dict[str, Callable[[Asked, Record], float]] = {
     "icp-sp-lowest": lambda a, r: icp_masked(a, r, 1),
     "icp-sp-highest": lambda a, r: icp_masked(a, r, -1),
 }
+
+
+def test_the_papers_choice_is_the_probe_that_helps_most(asked: Asked) -> None:
+    for record in asked.records:
+        contexts = list(next(v for k, v in record.variants.items() if k.startswith("masks")))
+        best = make_attack("icp-sp", {"k": 3, "probes": "best"}).score(record, asked.answers)
+        assert best == pytest.approx(icp(asked, record, contexts), abs=1e-6)
 
 
 @every_attack

@@ -61,14 +61,14 @@ class IcpSelfPerturbation(Attack):
     placeholder: str = "[MASK]"
     mask: Literal["random", "lowest", "highest"] = "random"
     reduce: Reduce = "mean"
-    probes: Probes = "best"
+    probes: Probes = "mean"
     probe_file: str | None = None
 
     name: ClassVar[str] = "icp-sp"
-    formula: ClassVar[str] = "min_j [LL(y|x) - LL(y|(x,y_j),x)], y_j the answer with floor(p L) units masked"
+    formula: ClassVar[str] = "mean_j [LL(y|x) - LL(y|(x,y_j),x)], y_j the answer with floor(p L) units masked"
     paper: ClassVar[str] = "ICP-MIA Sec. V-B2 (ICP-MIA-SP), Eq. 7 and 8"
     deviation: ClassVar[str] = (
-        "mean log-likelihood over tokens (paper: sum; released code: mean); masked units are words (paper: tokens)"
+        "mean over probes and over tokens (paper: the best probe, and the sum); masked units are words (paper: tokens)"
     )
 
     def __post_init__(self) -> None:
