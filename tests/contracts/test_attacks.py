@@ -119,7 +119,8 @@ def icp_ref(a: Asked, record: Record) -> float:
         return hashed("\n".join(m.content for m in r.messages) if r.messages else r.target).astype(float)
 
     near = sorted(a.resources.pool, key=lambda p: -float(key(p) @ key(record)))[:3]
-    return icp(a, record, [turned(p, answers_of(p)) for p in near])
+    n_tokens = len(raw(a, record).logprobs)  # the target's tokens are the same whatever the context: sum = n * mean
+    return n_tokens * icp(a, record, [turned(p, answers_of(p)) for p in near])
 
 
 def icp_sp(a: Asked, record: Record) -> float:

@@ -189,7 +189,7 @@ class IcpReference(Attack):
 
     k: int = 10
     embed: Literal["prompt", "prompt+target", "icp-mia"] = "prompt"
-    reduce: Reduce = "mean"
+    reduce: Reduce = "sum"
     probes: Probes = "best"
     strip: bool = False
 
@@ -197,7 +197,7 @@ class IcpReference(Attack):
     formula: ClassVar[str] = "min_j [LL(y|x) - LL(y|(x_j,y_j),x)], (x_j,y_j) the K nearest pool records"
     paper: ClassVar[str] = "ICP-MIA Sec. V-B1 (ICP-MIA-Ref), Eq. 7 and 8"
     deviation: ClassVar[str] = (
-        "mean log-likelihood over tokens (paper: sum); a record's own duplicates are no probe of it"
+        "a record's own duplicates are no probe of it; the released code takes the mean over tokens (paper: sum, as here)"
     )
 
     def __post_init__(self) -> None:
