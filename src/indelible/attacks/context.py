@@ -197,7 +197,7 @@ class IcpReference(Attack):
     formula: ClassVar[str] = "min_j [LL(y|x) - LL(y|(x_j,y_j),x)], (x_j,y_j) the K nearest pool records"
     paper: ClassVar[str] = "ICP-MIA Sec. V-B1 (ICP-MIA-Ref), Eq. 7 and 8"
     deviation: ClassVar[str] = (
-        "a record's own duplicates are no probe of it; the released code takes the mean over tokens (paper: sum, as here)"
+        "a record's own duplicates are no probe of it; the released code takes the mean over tokens, not the sum"
     )
 
     def __post_init__(self) -> None:
