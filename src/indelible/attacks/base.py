@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -37,7 +38,7 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class Attack:
+class Attack(ABC):
     """Base of all attacks: a frozen dataclass whose fields are its settings.
 
     Class attributes say what reports and `docs/methods.md` print: `name`, `formula` (of the score), `paper`,
@@ -66,17 +67,17 @@ class Attack:
         """Records with the variants this attack will ask about, seeded per record."""
         return list(records)
 
+    @abstractmethod
     def queries(self, record: Record, answers: Answers) -> Sequence[Query]:
         """What to ask about a record, given the answers so far. Called in rounds until it asks nothing new."""
-        raise NotImplementedError
 
+    @abstractmethod
     def score(self, record: Record, answers: Answers) -> float:
         """The membership score; higher means member.
 
         Raises:
             Unscorable: there is none for this record, with the reason.
         """
-        raise NotImplementedError
 
 
 def plain(record: Record, model: str = "target") -> Query:
