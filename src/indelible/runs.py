@@ -30,7 +30,7 @@ MARKER = ".unfinished"
 """Present from the opening of a run until its manifest is written."""
 
 TEXTS = "texts.json"
-DERIVED = ("metrics.json", "verdict.json", TEXTS, "report.html", "report.md", "figures")
+DERIVED = ("metrics.json", "verdict.json", TEXTS, "report.html", "report.md", "findings.json", "figures")
 """Made anew by every run: leftovers of an interrupted one are removed, so that no old text or number survives."""
 
 _TEMPORARY = ".tmp"

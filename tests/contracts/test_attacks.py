@@ -87,7 +87,8 @@ def asked(toy, tuned_toy, lora_toy, rows) -> Asked:
 def ll(a: Asked, record: Record, context: tuple[Message, ...] = (), role: str = "target") -> float:
     system = tuple(m for m in record.messages[:1] if m.role == "system")
     messages = system + tuple(context) + record.messages[len(system) :]
-    return float(np.mean(a.answers[Query(messages, record.target, (), role)].logprobs.astype(float)))
+    n = len(a.answers[Query(record.messages, record.target)].logprobs)  # plain text alone lacks its first token
+    return float(np.mean(a.answers[Query(messages, record.target, (), role)].logprobs.astype(float)[-n:]))
 
 
 def raw(a: Asked, record: Record) -> TokenLogprobs:

@@ -109,6 +109,8 @@ def test_audit_finds_what_was_planted_and_writes_a_whole_run(
     assert not (out / "texts.json").exists()
     text = (out / "report.html").read_text() + (out / "report.md").read_text()
     assert synthetic_records(1, seed=7)[0]["output"] not in text
+    assert any(f["severity"] == "high" for f in json.loads((out / "findings.json").read_text()))
+    assert cli("report", out)[0] == 0
     assert cli("verify", out)[0] == 0
     (out / "metrics.json").write_text("[]")
     code, _, err = cli("verify", out)

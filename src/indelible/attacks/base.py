@@ -93,18 +93,22 @@ def probed(record: Record, context: Context, model: str = "target") -> Query:
 Reduce = Literal["mean", "sum"]
 
 
-def log_likelihood(answer: TokenLogprobs, reduce: Reduce = "mean") -> float:
+def log_likelihood(answer: TokenLogprobs, reduce: Reduce = "mean", *, n_last: int | None = None) -> float:
     """Mean (nats a token) or sum (nats) of the target's log-probabilities.
+
+    `n_last` takes the last tokens only: plain text has no score for its first token alone, but has one after a context,
+    and two answers are compared on the same tokens.
 
     Raises:
         Unscorable: the target has no token, or a log-probability is not finite.
     """
     if len(answer.logprobs) == 0:
         raise Unscorable("no scored token")
-    total = float(np.sum(answer.logprobs, dtype=np.float64))
+    logprobs = answer.logprobs if n_last is None else answer.logprobs[-n_last:]
+    total = float(np.sum(logprobs, dtype=np.float64))
     if not math.isfinite(total):
         raise Unscorable("the model gave a log-probability that is not finite")
-    return total if reduce == "sum" else total / len(answer.logprobs)
+    return total if reduce == "sum" else total / len(logprobs)
 
 
 def score_all(

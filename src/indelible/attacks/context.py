@@ -41,8 +41,9 @@ def icp_score(record: Record, contexts: Sequence[Context], answers: Answers, red
     """
     if not contexts:
         raise Unscorable("no probe")
-    base = log_likelihood(answers[plain(record)], reduce)
-    drops = [base - log_likelihood(answers[probed(record, c)], reduce) for c in contexts]
+    alone = answers[plain(record)]
+    base, n = log_likelihood(alone, reduce), len(alone.logprobs)
+    drops = [base - log_likelihood(answers[probed(record, c)], reduce, n_last=n) for c in contexts]
     return float(min(drops) if probes == "best" else np.mean(drops))
 
 
@@ -277,8 +278,9 @@ class Recall(Attack):
         return [plain(record), probed(record, record.variants[self._variant][0])]
 
     def score(self, record: Record, answers: Answers) -> float:
-        with_prefix = log_likelihood(answers[probed(record, record.variants[self._variant][0])])
-        alone = log_likelihood(answers[plain(record)])
+        first = answers[plain(record)]
+        alone = log_likelihood(first)
+        prefixed = answers[probed(record, record.variants[self._variant][0])]
         if alone == 0.0:
             raise Unscorable("log-likelihood without prefix is 0: the ratio does not exist")
-        return with_prefix / alone
+        return log_likelihood(prefixed, n_last=len(first.logprobs)) / alone

@@ -1,4 +1,4 @@
-"""Reports of a run: one self-contained HTML page, a short Markdown page, and the figures as PNG."""
+"""Reports of a run: one self-contained HTML page, a short Markdown page, the findings as JSON, the figures as PNG."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
 REPORT_HTML = "report.html"
 REPORT_MARKDOWN = "report.md"
+FINDINGS = "findings.json"
 FIGURES = "figures"
 
-__all__ = ["FIGURES", "REPORT_HTML", "REPORT_MARKDOWN", "compare", "render", "rerender"]
+__all__ = ["FIGURES", "FINDINGS", "REPORT_HTML", "REPORT_MARKDOWN", "compare", "render", "rerender"]
 
 
 def render(path: Path | str, manifest: Mapping[str, Any] | None = None) -> None:
-    """Write report.html, report.md and figures/*.png into a run.
+    """Write report.html, report.md, findings.json and figures/*.png into a run.
 
     `manifest` is the draft of a run that is about to be finished; without it, the manifest of the finished run is
     read. The caller finishes the run afterwards (`RunDir.finish`), so that the report is hashed too.
@@ -57,23 +58,30 @@ def rerender(path: Path | str) -> None:
 
 
 def _is_report(name: str) -> bool:
-    return name in {REPORT_HTML, REPORT_MARKDOWN} or (name.startswith(FIGURES + "/") and name.endswith(".png"))
+    return name in {REPORT_HTML, REPORT_MARKDOWN, FINDINGS} or (
+        name.startswith(FIGURES + "/") and name.endswith(".png")
+    )
 
 
 def _write(run: Run) -> None:
+    from dataclasses import asdict
+
     from indelible.report.facts import Facts
     from indelible.report.figures import draw
+    from indelible.report.findings import findings
     from indelible.report.html import render_html
     from indelible.report.markdown import render_markdown
     from indelible.report.view import build
-    from indelible.runs import hash_files, write_bytes
+    from indelible.runs import hash_files, write_bytes, write_json
 
     for stale in (run.path / FIGURES).glob("*.png"):
         stale.unlink()
     hashes = run.manifest.get("files") or hash_files(run.path)
     view = build(run, {name: digest for name, digest in hashes.items() if not _is_report(name)})
-    figures = draw(Facts(run))
+    facts = Facts(run)
+    figures = draw(facts)
     for figure in figures:
         write_bytes(run.path / FIGURES / f"{figure.name}.png", figure.png)
+    write_json(run.path / FINDINGS, [asdict(finding) for finding in findings(facts)])
     write_bytes(run.path / REPORT_HTML, render_html(view, figures).encode())
     write_bytes(run.path / REPORT_MARKDOWN, render_markdown(view, figures).encode())
