@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -230,8 +229,3 @@ def _forward(network: Network, rows: list[Encoded], n_shared: int, prefix: Any) 
         TokenLogprobs(all_.logprobs[a:b], all_.mean[a:b], all_.std[a:b], all_.argmax[a:b])
         for a, b in itertools.pairwise(bounds)
     ]
-
-
-def failure_counts(answers: Answers) -> dict[str, int]:
-    """How many queries failed, by reason without its numbers."""
-    return dict(Counter(reason.split(" (")[0] for reason in answers.failed.values()))
