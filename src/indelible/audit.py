@@ -1,4 +1,8 @@
-"""A membership audit: settings in, run directory out."""
+"""A membership audit: settings in, run directory out.
+
+In a launch of several processes all of them come this way. The main one reads the data, makes the probes and writes the
+run; each loads the models and asks them its share.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +15,26 @@ from typing import Any
 
 import pandas as pd
 
-from indelible.attacks.base import Resources
+from indelible import distributed
+from indelible.attacks.base import Attack, Resources
 from indelible.config import AuditConfig
+from indelible.data.formats import Table
 from indelible.data.records import Record
 from indelible.data.splits import REASONS, Cohort, build_cohort, split_frame
+from indelible.drift import measure_drift
 from indelible.environment import default_out, run_facts, training_facts
 from indelible.interview import Interview, prepare, score_frame, unscorable
+from indelible.models.sources import locate
 from indelible.progress import say
 from indelible.report import render
 from indelible.runs import RunDir
 from indelible.scoring.cache import AnswerCache
-from indelible.scoring.engine import ENGINE_VERSION
+from indelible.scoring.engine import ENGINE_VERSION, Counts
 from indelible.selection import attack_facts, choose_attacks, without_pool
 from indelible.stats.blind import BLIND_ATTACK
 from indelible.stats.evaluate import Evaluation, evaluate
-from indelible.stats.gate import check_gates, parse_gate
-from indelible.subjects import drop_too_long, load_subjects, read_tables, table_facts
+from indelible.stats.gate import Gate, check_gates, parse_gate
+from indelible.subjects import Subjects, drop_too_long, load_options, load_subjects, read_tables, table_facts
 
 FPRS = (0.1, 0.01, 0.001)
 """False-positive rates at which true-positive rates are reported."""
@@ -50,27 +58,26 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
         command: the command line, for the manifest.
 
     Returns:
-        the run directory, the evaluation, and the gates that tripped.
+        the run directory, the evaluation, and the gates that tripped; in all processes the same.
 
     Raises:
         UserError: one line saying what to mend.
     """
+    distributed.first_on_each_machine(lambda: _find_models(config))
     gates = [parse_gate(text) for text in config.fail_if]
     attacks, not_run = choose_attacks(config, given)
     fitted = [BLIND_ATTACK] if BLIND_ATTACK in config.attacks else []
     check_gates(gates, [*attacks, *fitted], FPRS)
-    timings: dict[str, float] = {}
-    clock = _Clock(timings)
-    tables = read_tables(config)
-    cohort = build_cohort(
-        tables["members"], tables["nonmembers"], tables.get("pool"), max_records=config.max_records, seed=config.seed
-    )
+    clock = _Clock()
+    tables, cohort = distributed.from_main(lambda: _read(config))
     clock("data")
     subjects = load_subjects(config, chat_data=any(t.kind == "chat" for t in tables.values()))
     target = subjects.models["target"]
     cohort, n_tokens = drop_too_long(cohort, target)
     attacks = without_pool(attacks, len(cohort.pool), given, not_run)
-    run = RunDir.open(Path(config.out or default_out("audit", config.model)), force=bool(given.get("force")))
+    run = distributed.from_main(
+        lambda: RunDir.open(Path(config.out or default_out("audit", config.model)), force=bool(given.get("force")))
+    )
     clock("models")
     lost = {
         reason: by
@@ -86,9 +93,9 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
     )
     resources = Resources(cohort.pool, config.seed, lambda q: target.chat.encode(q).spans, config.embedder)
     audited = sorted([*cohort.members, *cohort.nonmembers], key=lambda r: r.id)  # membership shows in no order
-    records = prepare(list(attacks.values()), audited, resources)
+    records = distributed.from_main(lambda: prepare(list(attacks.values()), audited, resources))
     clock("probes")
-    cache = AnswerCache(engine_version=ENGINE_VERSION) if config.cache else None
+    cache = AnswerCache(engine_version=ENGINE_VERSION) if config.cache and distributed.is_main() else None
     interview = Interview(subjects.models, cache)
     answers = interview.ask(list(attacks.values()), records)
     frames = [score_frame(attacks, records, answers, "target")]
@@ -105,8 +112,69 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
         answers = interview.ask(list(attacks.values()), part, subject="base", stage="control on the {model} model")
         frames.append(score_frame(attacks, part, answers, "base"))
     clock("base")
-    scores = pd.concat(frames, ignore_index=True)
-    frame = records_frame(cohort, n_tokens)
+    drift = distributed.from_main(
+        lambda: measure_drift(
+            target,
+            load_options(config),
+            interview.found(target),
+            n=config.drift_records,
+            seed=config.seed,
+            base=config.base,
+        )
+    )
+    clock("drift")
+    said = _Said(
+        tables, cohort, subjects, attacks, records, n_tokens, pd.concat(frames, ignore_index=True), interview.counts,
+        drift, not_run,
+    )  # fmt: skip
+    return distributed.from_main(lambda: _conclude(run, said, gates, config, given, command, kind, clock))
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What was asked about and what came out, before any statistics. `n_tokens` counts a record's target tokens."""
+
+    tables: Mapping[str, Table]
+    cohort: Cohort
+    subjects: Subjects
+    attacks: Mapping[str, Attack]
+    records: Sequence[Record]
+    n_tokens: Mapping[str, int]
+    scores: pd.DataFrame
+    counts: Counts
+    drift: Mapping[str, Any]
+    not_run: Sequence[Mapping[str, str]]
+
+
+def _find_models(config: AuditConfig) -> None:
+    """Download and convert what has to be, into the caches of this machine."""
+    for name in (config.model, config.base, config.reference):
+        if name is not None:
+            locate(name)
+
+
+def _read(config: AuditConfig) -> tuple[dict[str, Table], Cohort]:
+    tables = read_tables(config)
+    cohort = build_cohort(
+        tables["members"], tables["nonmembers"], tables.get("pool"), max_records=config.max_records, seed=config.seed
+    )
+    return tables, cohort
+
+
+def _conclude(
+    run: RunDir,
+    said: _Said,
+    gates: Sequence[Gate],
+    config: AuditConfig,
+    given: Mapping[str, Any],
+    command: Sequence[str],
+    kind: str,
+    clock: _Clock,
+) -> Outcome:
+    """Statistics, run directory, report."""
+    cohort, subjects, records, not_run = said.cohort, said.subjects, said.records, said.not_run
+    target, scores = subjects.models["target"], said.scores
+    frame = records_frame(cohort, said.n_tokens)
     evaluation = evaluate(
         frame,
         scores,
@@ -131,9 +199,11 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
         run.write_json("texts.json", {r.id: {"prompt": r.prompt, "target": r.target} for r in records})
     manifest = {
         **run_facts(kind, run.path, config, given, command, device=str(target.device)),
+        **({"processes": distributed.n_processes()} if distributed.n_processes() > 1 else {}),
         "dtype": str(target.dtype).removeprefix("torch."),
+        "drift": dict(said.drift),
         "models": subjects.facts(),
-        "data": {name: table_facts(tables.get(name)) for name in ("members", "nonmembers", "pool")},
+        "data": {name: table_facts(said.tables.get(name)) for name in ("members", "nonmembers", "pool")},
         "cohort": {
             "n_members": len(cohort.members),
             "n_nonmembers": len(cohort.nonmembers),
@@ -142,13 +212,13 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
             "dropped": {reason: dict(sides) for reason, sides in cohort.dropped.items()},
             "notes": list(cohort.notes),
         },
-        "attacks": attack_facts(attacks, config),
+        "attacks": attack_facts(said.attacks, config),
         "counts": {
-            "asked": interview.counts.asked,
-            "unique": interview.counts.unique,
-            "cached": interview.counts.cached,
-            "tokens": interview.counts.tokens_computed,
-            "tokens_asked": interview.counts.tokens_asked,
+            "asked": said.counts.asked,
+            "unique": said.counts.unique,
+            "cached": said.counts.cached,
+            "tokens": said.counts.tokens_computed,
+            "tokens_asked": said.counts.tokens_asked,
             "unscorable": unscorable(scores),
         },
         "auditor": config.auditor,
@@ -159,11 +229,11 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
             "knowledge": "the record in full; a reference pool of the same kind"
             if cohort.pool
             else "the record in full",
-            "queries_per_record": round(interview.counts.unique / len(records), 1),
+            "queries_per_record": round(said.counts.unique / len(records), 1),
             "release": config.release or "not stated: who will be able to query the model, and how",
         },
         "not_run": not_run,
-        "timings": timings,
+        "timings": clock.timings,
     }
     render(run.path, manifest)
     clock("report")
@@ -174,14 +244,15 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
 
 
 class _Clock:
-    """Writes how long each stage took: call it at a stage's end."""
+    """Writes into `timings` how long each stage took: call it at a stage's end."""
 
-    def __init__(self, timings: dict[str, float]) -> None:
-        self._timings, self._last = timings, time.monotonic()
+    def __init__(self) -> None:
+        self.timings: dict[str, float] = {}
+        self._last = time.monotonic()
 
     def __call__(self, stage: str) -> None:
         now = time.monotonic()
-        self._timings[stage] = round(now - self._last, 2)
+        self.timings[stage] = round(now - self._last, 2)
         self._last = now
 
 

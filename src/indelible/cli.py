@@ -1,20 +1,26 @@
 """The command line: one thin function a sub-command. Heavy imports happen inside, so that --help answers at once.
 
-Exit codes: 0 done, 1 a gate given by --fail-if tripped, 2 the user's input is wrong, 3 a bug.
+Exit codes: 0 done, 1 a gate given by --fail-if tripped, 2 the user's input is wrong, 3 a bug. Of several processes the
+main one speaks, and all exit alike.
 """
 
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from indelible import distributed
 from indelible.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from indelible.audit import Outcome
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C. Some versions of the parser return it, others raise typer.Abort."""
 
 app = typer.Typer(
     add_completion=False,
@@ -70,6 +76,9 @@ def audit(
     device: Annotated[str | None, Opt("--device", help="auto, cpu, cuda, cuda:N, mps.")] = None,
     dtype: Annotated[str | None, Opt("--dtype", help="auto, float32, bfloat16, float16.")] = None,
     batch_tokens: Annotated[int | None, Opt("--batch-tokens", help="Tokens in a batch.")] = None,
+    kv_memory: Annotated[
+        str | None, Opt("--kv-memory", help="Memory for keys and values of shared beginnings, e.g. 512M, 2G.")
+    ] = None,
     quantise: Annotated[str | None, Opt("--quantise", help="Load 4bit or 8bit (extra: quant).")] = None,
     format_: Annotated[
         str | None, Opt("--format", help="Row layout, when it is not found by itself; see `indelible list formats`.")
@@ -81,6 +90,9 @@ def audit(
     id_column: Annotated[str | None, Opt("--id-column", help="Column with record ids.")] = None,
     base_control: Annotated[
         bool | None, Opt("--base-control/--no-base-control", help="Run the same attacks on the base model.")
+    ] = None,
+    drift_records: Annotated[
+        int | None, Opt("--drift-records", help="Answers to check one by one in float32; 8 by default.")
     ] = None,
     control_records: Annotated[
         int | None, Opt("--control-records", help="Records a side for that control, drawn at random; all by default.")
@@ -103,13 +115,14 @@ def audit(
     flags = _given(
         model=model, members=members, nonmembers=nonmembers, base=base, reference=reference, pool=pool, out=out,
         compat=compat, max_records=max_records, seed=seed, base_control=base_control,
-        control_records=control_records, cache=cache,
+        control_records=control_records, drift_records=drift_records, cache=cache,
         auditor=auditor,
         release=release,
         with_text=with_text or None, attacks=_names(attacks), settings=_settings(set_), fail_if=fail_if or None,
         data=_given(format=format_, columns=_columns(columns), group_column=group_column, id_column=id_column) or None,
         load=_given(template=template, system=system, device=device, dtype=dtype, batch_tokens=batch_tokens,
-                    quantise=quantise, trust_remote_code=trust_remote_code or None) or None,
+                    kv_memory=_bytes(kv_memory), quantise=quantise,
+                    trust_remote_code=trust_remote_code or None) or None,
     )  # fmt: skip
     checked, given = resolve(AuditConfig, flags, config)
     from indelible.audit import run_audit
@@ -128,6 +141,7 @@ def score(
     force: Annotated[bool, _FORCE] = False,
 ) -> None:
     """Statistics and report for scores made elsewhere."""
+    distributed.alone("score")
     from indelible.config import ScoreConfig, resolve
 
     checked, given = resolve(ScoreConfig, _given(file=file, out=out, seed=seed, fail_if=fail_if or None))
@@ -173,7 +187,9 @@ def train(
     checked, _ = resolve(TrainConfig, flags, config)
     from indelible.training.run import run_train
 
-    typer.echo(run_train(checked))
+    folder = run_train(checked)
+    if distributed.is_main():
+        typer.echo(folder)
 
 
 @app.command()
@@ -183,6 +199,7 @@ def demo(
     force: Annotated[bool, _FORCE] = False,
 ) -> None:
     """Fine-tune the embedded model on fictitious records, audit it, report. Needs no hub and no data."""
+    distributed.alone("demo")
     from indelible.demo import run_demo
 
     _finish(run_demo(Path(out), seed=seed, force=force, command=sys.argv))
@@ -194,6 +211,7 @@ def report(
     out: Annotated[Path | None, Opt("--out", help="Where the comparison goes (.html or .md).")] = None,
 ) -> None:
     """Render a finished run's report again, or compare runs side by side."""
+    distributed.alone("report")
     from indelible.report import compare, rerender
     from indelible.runs import read_run, write_bytes
 
@@ -240,10 +258,23 @@ def list_(what: Annotated[str, typer.Argument(help="attacks, models or formats")
     typer.echo(listing(what))
 
 
+def _bytes(text: str | None) -> int | None:
+    """A size such as 536870912, 512M or 2G."""
+    if text is None:
+        return None
+    number, unit = text.strip().upper().rstrip("IB"), {"K": 10, "M": 20, "G": 30}
+    shift = unit.get(number[-1:], 0)
+    digits = number[:-1] if shift else number
+    if not digits.isdigit():
+        raise ConfigError(f"--kv-memory {text}: expected bytes, or a whole number with K, M or G, such as 512M")
+    return int(digits) << shift
+
+
 def _finish(outcome: Outcome) -> None:
     from indelible.summary import summarise
 
-    typer.echo(summarise(outcome))
+    if distributed.is_main():
+        typer.echo(summarise(outcome))
     if outcome.tripped:
         raise typer.Exit(1)
 
@@ -301,26 +332,48 @@ def _scalar(text: str) -> str | int | float | bool:
 
 def main() -> None:
     """Entry point: errors of the user end in one line, bugs in a traceback with exit code 3."""
+    if not distributed.is_main():
+        warnings.simplefilter("ignore")
+    distributed.save_when_stopped()
+    code = _run()
+    distributed.leave(code)
+    sys.exit(code)
+
+
+def _run() -> int:
     try:
-        code = app(standalone_mode=False)
+        with distributed.as_one():
+            code = app(standalone_mode=False)
+            if code == INTERRUPTED:
+                raise KeyboardInterrupt
     except UserError as error:
-        sys.stderr.write(f"indelible: {error}\n")
-        sys.exit(2)
-    except (typer.Abort, KeyboardInterrupt):  # the parser turns the one into the other
-        sys.stderr.write("indelible: interrupted; an audit goes on where it stopped when run again\n")
-        sys.exit(130)
+        _complain(f"indelible: {error}")
+        return 2
+    except (typer.Abort, KeyboardInterrupt):
+        _complain("indelible: interrupted; an audit goes on where it stopped when run again")
+        return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last line of defence: usage errors to 2, bugs to 3
-        _last_resort(error)
-    sys.exit(code if isinstance(code, int) else 0)
+        return _last_resort(error)
+    return code if isinstance(code, int) else 0
 
 
-def _last_resort(error: Exception) -> None:
+def _complain(line: str) -> None:
+    if distributed.speaks():
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+
+
+def _last_resort(error: Exception) -> int:
     import traceback
 
     show = getattr(error, "format_message", None)  # a usage error of the command-line parser
     if show is not None:
-        sys.stderr.write(f"indelible: {show()}\n")
-        sys.exit(2)
-    traceback.print_exception(error)
-    sys.stderr.write("indelible: this is a bug; please report it with the lines above\n")
-    sys.exit(3)
+        _complain(f"indelible: {show()}")
+        return 2
+    _complain("".join(traceback.format_exception(error)).rstrip())
+    _complain("indelible: this is a bug; please report it with the lines above")
+    return 3
+
+
+if __name__ == "__main__":
+    main()

@@ -43,6 +43,7 @@ class ModelOptions(_Settings):
     device: str = "auto"
     dtype: str = "auto"
     batch_tokens: int | None = Field(default=None, ge=1)
+    kv_memory: int = Field(default=1 << 30, ge=0)
     template: str | None = None
     system: str | None = None
     quantise: Literal["none", "4bit", "8bit"] = "none"
@@ -69,6 +70,7 @@ class AuditConfig(_Settings):
     embedder: str = "builtin:all-minilm-l6-v2"
     base_control: bool = True
     control_records: int | None = Field(default=None, ge=10)
+    drift_records: int = Field(default=8, ge=0)
     level: float = Field(default=0.95, gt=0.5, lt=1)
     n_bootstrap: int = Field(default=2000, ge=200)
     cache: bool = True
@@ -111,7 +113,7 @@ class TrainConfig(_Settings):
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
     max_tokens: int = Field(default=2048, ge=2)
-    micro_batch_tokens: int = Field(default=1024, ge=1)
+    micro_batch_tokens: int = Field(default=2048, ge=1)
     shuffle: bool = True
     seed: int = 0
     save_at: tuple[int, ...] = ()

@@ -55,6 +55,10 @@ class Interview:
             rounds += 1
             answers = self._answer(wanted, answers, subject, stage if rounds == 1 else f"{stage} (round {rounds})")
 
+    def found(self, model: LanguageModel) -> dict[Query, TokenLogprobs]:
+        """Everything that a model answered."""
+        return {query: reply for (key, query), reply in self._found.items() if key == model.fingerprint}
+
     def _answer(self, wanted: Iterable[Query], so_far: Answers, subject: str, stage: str) -> Answers:
         found, failed = dict(so_far.found), dict(so_far.failed)
         by_model: dict[str, tuple[str, list[Query]]] = {}

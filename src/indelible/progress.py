@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, a plain line now and then elsewhere."""
+"""Progress: a bar on a terminal, a plain line now and then elsewhere. Of several processes one shows it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import sys
 import time
 from types import TracebackType
 from typing import Any
+
+from indelible import distributed
 
 EVERY_SECONDS = 15.0
 
@@ -20,7 +22,7 @@ class Progress:
         self._bar: Any = None
 
     def __enter__(self) -> Progress:
-        if self.total and sys.stderr.isatty():
+        if self.total and distributed.speaks() and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import Progress as Bar
 
@@ -50,5 +52,6 @@ class Progress:
 
 def say(line: str) -> None:
     """One line to the person watching; results go to standard output, this goes to standard error."""
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
+    if distributed.speaks():
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()

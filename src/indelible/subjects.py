@@ -69,10 +69,7 @@ def load_subjects(config: AuditConfig, *, chat_data: bool) -> Subjects:
     Raises:
         ConfigError: base or reference is the audited model; `compat` together with another template.
     """
-    if config.compat and config.load.template:
-        raise ConfigError(f"--compat {config.compat} brings its own template: leave --template out")
-    load = config.load.model_dump() | ({"template": config.compat} if config.compat else {})
-    options = LoadOptions(**load, chat_data=chat_data)
+    options = replace(load_options(config), chat_data=chat_data)
     target, source = load_model(config.model, options, base=config.base)
     models, sources = {"target": target}, {"target": source}
     if target.adapter is not None:
@@ -90,6 +87,17 @@ def load_subjects(config: AuditConfig, *, chat_data: bool) -> Subjects:
             named = config.base if role == "base" else config.reference
             raise ConfigError(f"--{role} {named} is the audited model itself")
     return Subjects(models, sources)
+
+
+def load_options(config: AuditConfig) -> LoadOptions:
+    """How the audit's models are loaded.
+
+    Raises:
+        ConfigError: `compat` together with another template.
+    """
+    if config.compat and config.load.template:
+        raise ConfigError(f"--compat {config.compat} brings its own template: leave --template out")
+    return LoadOptions(**config.load.model_dump() | ({"template": config.compat} if config.compat else {}))
 
 
 def drop_too_long(cohort: Cohort, model: CausalModel) -> tuple[Cohort, dict[str, int]]:

@@ -108,7 +108,7 @@ def test_the_tuned_folder_carries_the_template_it_was_trained_with(tuned_toy: Pa
 
 
 def test_an_adapter_that_changes_no_logit_is_refused(tmp_path: Path) -> None:
-    base = load_model("builtin:toy", FLOAT32)[0]
+    base = load_model("builtin:toy", replace(FLOAT32, trainable=True))[0]
     config = TrainConfig(model="builtin:toy", train="-", out="-", lora_rank=2)
     module = add_adapter(base.module, config)  # B is zero until it is trained
     base_folder = str(shutil.copytree(builtin_folder("toy"), tmp_path / "base"))

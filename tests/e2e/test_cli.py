@@ -103,6 +103,8 @@ def test_audit_finds_what_was_planted_and_writes_a_whole_run(
     assert manifest["cohort"]["n_members"] == 40
     assert manifest["cohort"]["n_nonmembers"] + manifest["cohort"]["n_pool"] == 50
     assert manifest["training"]["epochs"] == 12
+    assert manifest["drift"]["n_queries"] == 8
+    assert 0 < manifest["drift"]["max_abs_logprob_nats"] < 1
     assert {n["what"] for n in manifest["not_run"]} == {"bag-of-words"}
     scores = pd.read_parquet(out / "scores.parquet")
     assert set(scores["model"]) == {"target", "base"}
@@ -237,6 +239,7 @@ def test_wrong_input_ends_in_one_line_and_exit_code_2(cli: Cli, files: Path, tun
         "--reference": {"--attacks": "reference"},
         "unknown template": {"--template": "chatmll"},
         "audited model itself": {"--base": tuned},
+        "such as 512M": {"--kv-memory": "many"},
     }  # fmt: skip
     for n, (expected, change) in enumerate(cases.items()):
         flags = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,19 +10,18 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
-from indelible.data.chat import Encoded
 from indelible.data.pools import demonstration
 from indelible.data.records import Message, Query, with_context
 from indelible.models.base import TokenLogprobs
 from indelible.models.causal import CausalModel
 from indelible.models.load import LoadOptions, load_model
+from indelible.scoring import attention
 from indelible.scoring.cache import AnswerCache
 from indelible.scoring.engine import answer
-from indelible.training import sft
+from indelible.scoring.network import lay_out_work
 
 FLOAT32 = LoadOptions(device="cpu", dtype="float32")
 TOLERANCE = 1e-4
@@ -93,7 +91,7 @@ def truth(toy, mixture) -> dict[Query, TokenLogprobs]:
 @pytest.fixture
 def own_toy() -> CausalModel:
     """A toy of its own, to hook or to train."""
-    return load_model("builtin:toy", FLOAT32)[0]
+    return load_model("builtin:toy", replace(FLOAT32, trainable=True))[0]
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 50, 500, 100_000])
@@ -126,7 +124,9 @@ def test_a_shared_beginning_is_computed_once_and_changes_no_answer(toy, queries,
     assert (counts.tokens_computed < 0.8 * asked) == shares
 
 
-def test_tokens_computed_is_what_the_backbone_really_sees(own_toy, mixture) -> None:
+@pytest.mark.parametrize("batch_tokens", [1, 300, 100_000])
+@pytest.mark.parametrize("kv_memory", [0, 1 << 30])
+def test_tokens_computed_is_what_the_backbone_really_sees(own_toy, mixture, truth, batch_tokens, kv_memory) -> None:
     seen = 0
 
     def count(_module, _args, kwargs) -> None:
@@ -134,14 +134,19 @@ def test_tokens_computed_is_what_the_backbone_really_sees(own_toy, mixture) -> N
         seen += kwargs["input_ids"].numel()
 
     own_toy.network.backbone.register_forward_pre_hook(count, with_kwargs=True)
-    _, counts = answer(replace(own_toy, batch_tokens=1), mixture)  # one query a batch: no padding
+    found, counts = answer(replace(own_toy, batch_tokens=batch_tokens, kv_memory=kv_memory), mixture)
     assert seen == counts.tokens_computed
+    for query in mixture:
+        assert_equal(found[query], truth[query])
+
+
+TINY = {"vocab_size": 512, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
+IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
 
 
 def _gpt2():
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    torch.manual_seed(1)
     return GPT2LMHeadModel(
         GPT2Config(vocab_size=512, n_embd=32, n_layer=2, n_head=4, n_positions=1024, bos_token_id=1, eos_token_id=2)
     )
@@ -150,25 +155,51 @@ def _gpt2():
 def _sliding():
     from transformers import MistralConfig, MistralForCausalLM
 
-    torch.manual_seed(1)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, "vocab_size": 512}
-    return MistralForCausalLM(MistralConfig(num_key_value_heads=2, sliding_window=16, **sizes, **ids))
+    return MistralForCausalLM(MistralConfig(num_key_value_heads=2, sliding_window=16, **TINY, **IDS))
 
 
-@pytest.mark.parametrize(("make", "shares"), [(_gpt2, True), (_sliding, False)])
-def test_other_architectures_share_only_where_their_cache_allows(
+def _mixed_windows():
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    layers = ["full_attention", "sliding_attention", "full_attention"]
+    sizes = {**TINY, "head_dim": 16, "num_key_value_heads": 2}
+    return Qwen3ForCausalLM(Qwen3Config(layer_types=layers, use_sliding_window=True, sliding_window=12, **sizes, **IDS))
+
+
+def _capped():
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    sizes = {**TINY, "head_dim": 16, "num_key_value_heads": 2}
+    return Gemma2ForCausalLM(Gemma2Config(attn_logit_softcapping=5.0, sliding_window=16, **sizes, **IDS))
+
+
+@pytest.mark.parametrize(
+    ("make", "shares"), [(_gpt2, True), (_sliding, True), (_mixed_windows, True), (_capped, False)]
+)
+def test_other_architectures_share_only_where_packs_are_proved_equal(
     tokenizer, queries, tmp_path: Path, make: Callable[[], torch.nn.Module], shares: bool
 ) -> None:
+    torch.manual_seed(1)
     make().save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    model, _ = load_model(str(tmp_path), FLOAT32)
+    loaded, _ = load_model(str(tmp_path), FLOAT32)
     asked = [*queries["constant prefix"], *queries["several scored turns"]]
-    found, counts = answer(model, asked)
-    assert model.network.can_share is shares
-    assert (counts.tokens_computed < counts.tokens_asked) is shares
-    for query in asked:
-        assert_equal(found[query], slowly(model, query))
+    assert loaded.packs is shares
+    for batch_tokens in (100, 2048):
+        model = replace(loaded, batch_tokens=batch_tokens)
+        found, counts = answer(model, asked)
+        assert (counts.tokens_computed < counts.tokens_asked) is shares
+        for query in asked:
+            assert_equal(found[query], slowly(model, query))
+
+
+def test_one_masked_call_gives_what_cutting_by_stretch_gives(toy, mixture, truth, monkeypatch) -> None:
+    monkeypatch.setattr(attention, "_by_stretch", None)  # as on a device other than the CPU
+    monkeypatch.setattr(attention, "cuts_by_stretch", lambda *_: False)
+    found, counts = answer(replace(toy, batch_tokens=300), mixture)
+    assert counts.tokens_computed < counts.tokens_asked
+    for query in mixture:
+        assert_equal(found[query], truth[query])
 
 
 def test_an_adapted_model_answers_through_its_adapter_and_its_base_view_as_the_base(lora_toy, mixture, truth) -> None:
@@ -184,16 +215,17 @@ def test_an_adapted_model_answers_through_its_adapter_and_its_base_view_as_the_b
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("not enough memory")])
 def test_out_of_memory_halves_the_batch_and_loses_nothing(own_toy, mixture, truth, error: Exception) -> None:
     tried: list[int] = []
+    longest = max(len(own_toy.encode(q)) for q in mixture)
 
     def small_memory(_module, _args, kwargs) -> None:
-        tried.append(len(kwargs["input_ids"]))
-        if tried[-1] > 2:
+        tried.append(kwargs["input_ids"].numel())
+        if tried[-1] > longest:
             raise error
 
     own_toy.network.backbone.register_forward_pre_hook(small_memory, with_kwargs=True)
     found, _ = answer(replace(own_toy, batch_tokens=100_000), mixture)
-    assert max(tried) > 4
-    assert {n: m for n, m in pairwise(tried) if n > 2} == {n: n // 2 for n in tried if n > 2}, "the half is tried next"
+    assert tried[0] > 4 * longest
+    assert all(after < before for before, after in pairwise(tried) if before > longest), "a part is tried next"
     for query in mixture:
         assert_equal(found[query], truth[query])
 
@@ -228,23 +260,21 @@ def cache(tmp_path: Path) -> Iterator[AnswerCache]:
 def test_an_interruption_loses_no_answer_that_was_given(own_toy, cache, queries, interruption: BaseException) -> None:
     asked = queries["alone"] + queries["constant prefix"] + queries["plain text"]
     model = replace(own_toy, batch_tokens=700)
-    answered, passes = 0, 0
+    passes = 0
 
     def count(_module, _args, kwargs, _out) -> None:
-        nonlocal answered, passes
+        nonlocal passes
         passes += 1
-        if kwargs["use_cache"] is False or kwargs.get("cache") is not None:  # not the pass over a shared beginning
-            answered += len(kwargs["input_ids"])
-        if passes == 6:
-            answered -= len(kwargs["input_ids"])
+        if passes == 4:
             raise interruption
 
     hook = model.network.backbone.register_forward_hook(count, with_kwargs=True)
     with pytest.raises(type(interruption)):
         answer(model, asked, cache=cache)
     hook.remove()
+    first = lay_out_work([model.encode(q) for q in asked], packs=True, batch_tokens=700, kv_tokens=1 << 30).plan.packs
     again, counts = answer(model, asked, cache=cache)
-    assert 0 < counts.cached == answered < len(asked)
+    assert 0 < counts.cached == sum(len(pack.members) for pack in first[:3]) < len(asked)
     for query in asked:
         assert_equal(again[query], slowly(model, query))
     third, counts = answer(model, asked, cache=cache)
@@ -278,99 +308,3 @@ def test_the_cache_spells_no_text_and_is_its_owners_alone(cache, toy, queries, t
         assert query.target[:12].encode() not in written
     assert stat.S_IMODE(cache.folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((cache.folder / "key").stat().st_mode) == 0o600
-
-
-# Training sees what scoring sees.
-
-
-def test_the_training_loss_of_a_record_is_minus_the_sum_of_its_scored_log_probabilities(toy, mixture, truth) -> None:
-    for query in mixture:
-        with torch.no_grad():
-            loss = float(sft.token_loss(toy, [toy.encode(query)]))
-        assert loss == pytest.approx(-truth[query].logprobs.sum(), abs=1e-3, rel=1e-5)
-
-
-def _gradient(model: CausalModel) -> torch.Tensor:
-    flat = torch.cat([p.grad.flatten() for p in model.module.parameters()])
-    model.module.zero_grad()
-    return flat
-
-
-def test_micro_batches_give_the_gradient_of_one_large_batch(own_toy, queries) -> None:
-    encoded = [own_toy.encode(q) for kind in ("alone", "several scored turns", "plain text") for q in queries[kind]]
-    ids = torch.zeros(len(encoded), max(map(len, encoded)), dtype=torch.int64)
-    labels = torch.full_like(ids, -100)
-    for i, e in enumerate(encoded):
-        ids[i, : len(e)] = torch.from_numpy(e.input_ids)
-        labels[i, : len(e)] = torch.from_numpy(np.where(e.is_target, e.input_ids, -100))
-    expected = own_toy.module(input_ids=ids, labels=labels).loss  # transformers' own mean over all supervised tokens
-    expected.backward()
-    wanted, mean = _gradient(own_toy), float(expected.detach())
-    for max_tokens in (1, 300, 100_000):
-        parts = sft.micro_batches(range(len(encoded)), encoded, max_tokens)
-        assert sorted(i for part in parts for i in part) == list(range(len(encoded)))
-        assert all(len(p) == 1 or len(p) * max(len(encoded[i]) for i in p) <= max_tokens for p in parts)
-        loss, n_tokens = sft._step(own_toy, parts, encoded, autocast=False)
-        assert n_tokens == sum(int(e.is_target.sum()) for e in encoded)
-        assert loss == pytest.approx(mean, abs=1e-5)
-        torch.testing.assert_close(_gradient(own_toy), wanted, rtol=1e-3, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "warmup", "expected"),
-    [
-        ("constant", 0, {1: 2.0, 5: 2.0, 10: 2.0}),
-        ("constant", 4, {1: 0.5, 2: 1.0, 4: 2.0, 5: 2.0, 10: 2.0}),
-        ("cosine", 0, {1: 2.0, 6: 1.0, 10: 1 - np.cos(np.pi / 10)}),
-        ("cosine", 2, {1: 1.0, 2: 2.0, 3: 2.0, 7: 1.0, 10: 1 - np.cos(np.pi / 8)}),
-    ],
-)
-def test_learning_rates(schedule: str, warmup: int, expected: dict[int, float]) -> None:
-    assert {s: sft.learning_rate(s, 10, 2.0, schedule, warmup) for s in expected} == pytest.approx(expected)
-
-
-def test_every_epoch_has_every_row_once_in_a_seeded_order() -> None:
-    order = sft.row_order(30, 3, seed=5)
-    assert [sorted(epoch) for epoch in order] == [list(range(30))] * 3
-    assert order[0] != order[1] != order[2]
-    assert sft.row_order(30, 3, seed=5) == order
-    assert sft.row_order(30, 3, seed=6) != order
-    assert sft.row_order(4, 2, seed=5, shuffle=False) == [[0, 1, 2, 3]] * 2
-
-
-def test_the_training_log_says_what_was_seen_when(tuned_toy: Path, rows) -> None:
-    log = pd.read_parquet(tuned_toy / "training_log.parquet")
-    ids = [r.id for r in rows.members]
-    order = [ids[i] for epoch in sft.row_order(40, 12, seed=0) for i in epoch]
-    assert log["record_id"].tolist() == order
-    assert log["step"].tolist() == [1 + i // 8 for i in range(480)]
-    assert log["epoch"].tolist() == [1 + i // 40 for i in range(480)]
-    rates = log.groupby("step")["learning_rate"].first()
-    assert rates.tolist() == pytest.approx([sft.learning_rate(s, 60, 3e-3, "cosine", 6) for s in range(1, 61)])
-
-
-def test_rows_longer_than_the_limit_are_left_out_and_never_cut(toy, rows) -> None:
-    lengths = [len(toy.encode(plain(r))) for r in rows.members[:5]]
-    encoded, kept = sft.encode_rows(toy, rows.members[:5], max_tokens=sorted(lengths)[2])
-    assert kept == [i for i, n in enumerate(lengths) if n <= sorted(lengths)[2]]
-    assert [len(e) for e in encoded] == [lengths[i] for i in kept]
-
-
-def test_a_tuned_folder_is_scored_with_the_weights_training_ended_with(tuned_toy: Path, rows, tmp_path: Path) -> None:
-    """The last logged loss is over the last step's rows before its update; the saved model must do better on them."""
-    log = pd.read_parquet(tuned_toy / "training_log.parquet")
-    last = log[log["step"] == log["step"].max()]
-    copied = shutil.copytree(tuned_toy, tmp_path / "copy")
-    model, _ = load_model(str(copied), FLOAT32)
-    asked = [plain(r) for r in rows.members if r.id in set(last["record_id"])]
-    found, _ = answer(model, asked)
-    mean = -np.concatenate([found[q].logprobs for q in asked]).mean()
-    assert mean < last["loss"].iloc[0]
-    assert mean == pytest.approx(last["loss"].iloc[0], abs=0.1)
-
-
-def test_padding_is_never_a_target(toy, queries) -> None:
-    encoded: list[Encoded] = [toy.encode(q) for q in queries["alone"]]
-    together = float(sft.token_loss(toy, encoded).detach())
-    one_by_one = sum(float(sft.token_loss(toy, [e]).detach()) for e in encoded)
-    assert together == pytest.approx(one_by_one, rel=1e-5)

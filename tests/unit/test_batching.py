@@ -1,129 +1,106 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 import numpy as np
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from indelible.data.chat import Encoded
-from indelible.scoring.batching import Batch, plan
-from indelible.scoring.prefix import MIN_SAVED_TOKENS, group_by_prefix, shareable
+from indelible.scoring.batching import plan
+from indelible.scoring.prefix import TokenTree, token_tree
 
-
-def enc(ids: Sequence[int], first_target: int | None = None) -> Encoded:
-    """A query of these tokens whose targets begin at `first_target` (the last token by default)."""
-    first = len(ids) - 1 if first_target is None else first_target
-    return Encoded(np.array(ids, dtype=np.int64), np.arange(len(ids)) >= first, (None,) * (len(ids) - first))
+Sequences = list[tuple[list[int], int]]  # tokens, and how many of them may be shared
 
 
 @st.composite
-def encodings(draw: st.DrawFn, max_size: int = 12, max_len: int = 12) -> list[Encoded]:
-    """Queries over two token ids, so that beginnings are often shared, some repeated many times over."""
+def sequences(draw: st.DrawFn) -> Sequences:
+    """Sequences over two token ids, so that beginnings are often shared, some repeated many times over."""
     out = []
-    for _ in range(draw(st.integers(0, max_size))):
-        ids = draw(st.lists(st.integers(0, 1), min_size=2, max_size=max_len))
-        ids = ids[:1] * draw(st.sampled_from([0, 0, 300])) + ids
-        out.append(enc(ids, draw(st.integers(1, len(ids) - 1))))
+    for _ in range(draw(st.integers(0, 12))):
+        ids = draw(st.lists(st.integers(0, 1), min_size=1, max_size=12))
+        ids = ids[:1] * draw(st.sampled_from([0, 0, 30])) + ids
+        out.append((ids, draw(st.integers(0, len(ids)))))
     return out
 
 
-budgets = st.sampled_from([1, 7, 40, 700, 100_000])
+def tree_of(made: Sequences, min_saved: int) -> TokenTree:
+    return token_tree([np.array(ids) for ids, _ in made], [n for _, n in made], min_saved=min_saved)
 
 
-@settings(max_examples=150, deadline=None)
-@given(encoded=encodings(), batch_tokens=budgets, share=st.booleans())
-@example(encoded=[], batch_tokens=1, share=True)
-def test_a_plan_runs_every_query_once_within_its_budget(encoded, batch_tokens: int, share: bool) -> None:
-    batches = plan(encoded, batch_tokens=batch_tokens, share=share).batches
-    assert sorted(i for b in batches for i in b.members) == list(range(len(encoded)))
-    for batch in batches:
-        padded = len(batch.members) * (max(len(encoded[i]) for i in batch.members) - batch.n_shared)
-        assert padded <= batch_tokens or len(batch.members) == 1
-        assert batch.n_shared == 0 or share
-
-
-@settings(max_examples=100, deadline=None)
-@given(encoded=encodings(), kv_tokens=st.sampled_from([1, 400, 1000]))
-def test_the_cached_tokens_of_a_batch_are_bounded(encoded, kv_tokens: int) -> None:
-    for batch in plan(encoded, batch_tokens=100_000, kv_tokens=kv_tokens).batches:
-        assert len(batch.members) * batch.n_shared <= kv_tokens or len(batch.members) == 1
-
-
-@settings(max_examples=150, deadline=None)
-@given(encoded=encodings(), batch_tokens=budgets)
-def test_costs_add_up_to_the_tokens_computed(encoded, batch_tokens: int) -> None:
-    made = plan(encoded, batch_tokens=batch_tokens)
-    computed, prefix = 0, b""
-    for batch in made.batches:
-        beginning = encoded[batch.members[0]].input_ids[: batch.n_shared].tobytes()
-        if batch.n_shared and beginning != prefix:  # the engine keeps one beginning, the last
-            computed += batch.n_shared
-            prefix = beginning
-        computed += sum(len(encoded[i]) - batch.n_shared for i in batch.members)
-    assert sum(made.costs) == computed <= sum(map(len, encoded))
-    assert all(0 < c <= len(e) for c, e in zip(made.costs, encoded, strict=True))
-
-
-@settings(max_examples=50, deadline=None)
-@given(encoded=encodings())
-def test_without_sharing_the_longest_run_first_and_cost_their_length(encoded) -> None:
-    made = plan(encoded, batch_tokens=40, share=False)
-    order = [len(encoded[i]) for b in made.batches for i in b.members]
-    assert order == sorted(order, reverse=True)
-    assert list(made.costs) == [len(e) for e in encoded]
-
-
-@pytest.mark.parametrize("n", [2, 3, 8])
-def test_a_split_batch_keeps_its_members_in_two_halves(n: int) -> None:
-    one, two = Batch(5, tuple(range(n))).split()
-    assert (*one.members, *two.members) == tuple(range(n))
-    assert len(one.members) == n // 2
-    assert one.n_shared == two.n_shared == 5
-
-
-@pytest.mark.parametrize(("first_target", "expected"), [(1, 0), (2, 1), (5, 4)])
-def test_the_state_that_predicts_the_first_target_is_never_shared(first_target: int, expected: int) -> None:
-    assert shareable(enc(range(6), first_target)) == expected
+budgets = st.sampled_from([1, 7, 40, 100_000])
+savings = st.sampled_from([1, 5, 1 << 62])
 
 
 @settings(max_examples=200, deadline=None)
-@given(encoded=encodings(), min_saved=st.sampled_from([1, 10, MIN_SAVED_TOKENS]))
-def test_groups_partition_the_queries_and_share_what_they_say(encoded, min_saved: int) -> None:
-    groups = group_by_prefix(encoded, min_saved=min_saved)
-    assert sorted(i for g in groups for i in g.members) == list(range(len(encoded)))
-    for group in groups:
-        beginnings = {encoded[i].input_ids[: group.n_shared].tobytes() for i in group.members}
-        assert len(beginnings) == 1
-        assert all(group.n_shared < int(encoded[i].target_positions[0]) for i in group.members)
-        if group.n_shared:
-            assert (len(group.members) - 1) * group.n_shared >= min_saved
+@given(made=sequences(), min_saved=savings)
+@example(made=[], min_saved=1)
+@example(made=[([0, 1], 2), ([0, 1], 2), ([0], 1)], min_saved=1)
+def test_a_tree_spells_every_sequence_and_shares_only_what_may_be_shared(made: Sequences, min_saved: int) -> None:
+    tree = tree_of(made, min_saved)
+    users: dict[int, int] = {}
+    for i, (ids, _) in enumerate(made):
+        spelt: list[int] = []
+        for s in tree.chain(i):
+            stretch = tree.stretches[s]
+            assert stretch.start == len(spelt)
+            assert len(stretch) > 0
+            spelt += made[stretch.source][0][stretch.start : stretch.stop]
+            users[s] = users.get(s, 0) + 1
+        assert spelt == ids
+    for i, (_, n) in enumerate(made):
+        for s in tree.chain(i):
+            assert users[s] == 1 or tree.stretches[s].stop <= n
+    for s, stretch in enumerate(tree.stretches):
+        assert stretch.parent < s, "preorder"
+        inside = [t for t in range(s, len(tree.stretches)) if s in _ancestors(tree, t)]
+        assert inside == list(range(s, s + len(inside))), "a subtree is contiguous"
+    if min_saved == 1 << 62:
+        assert max(users.values(), default=1) == 1
 
 
-def saved(encoded: Sequence[Encoded], blocks: Sequence[Sequence[int]]) -> int:
-    total = 0
-    for block in blocks:
-        heads = [encoded[i].input_ids[: shareable(encoded[i])].tolist() for i in block]
-        common = next((n for n, column in enumerate(zip(*heads, strict=False)) if len(set(column)) > 1), None)
-        total += (len(block) - 1) * (min(map(len, heads)) if common is None else common)
-    return total
+@settings(max_examples=100, deadline=None)
+@given(made=sequences())
+def test_with_every_saving_wanted_no_shareable_token_is_computed_twice(made: Sequences) -> None:
+    tree = tree_of(made, 1)
+    distinct = {tuple(ids[: k + 1]) for ids, n in made for k in range(n)}
+    own = sum(len(ids) - n for ids, n in made)
+    assert sum(map(len, tree.stretches)) == len(distinct) + own
 
 
-def partitions(items: list[int]) -> Iterator[list[list[int]]]:
-    if not items:
-        yield []
-        return
-    for rest in partitions(items[1:]):
-        yield [[items[0]], *rest]
-        for i, block in enumerate(rest):
-            yield [*rest[:i], [items[0], *block], *rest[i + 1 :]]
+def _ancestors(tree: TokenTree, s: int) -> set[int]:
+    out = set()
+    while s >= 0:
+        out.add(s)
+        s = tree.stretches[s].parent
+    return out
 
 
-@settings(max_examples=150, deadline=None)
-@given(encoded=encodings(max_size=5, max_len=8))
-@example(encoded=[enc([0] * 40, 39), enc([0] * 40, 39), *[enc([0] * 9 + [i], 9) for i in range(1, 4)]])
-def test_grouping_saves_as_much_as_the_best_of_all_partitions(encoded) -> None:
-    groups = [g for g in group_by_prefix(encoded, min_saved=1) if g.n_shared]
-    ours = sum((len(g.members) - 1) * g.n_shared for g in groups)
-    assert ours == max(saved(encoded, p) for p in partitions(list(range(len(encoded)))))
+@settings(max_examples=200, deadline=None)
+@given(made=sequences(), min_saved=savings, batch_tokens=budgets, kv_tokens=st.sampled_from([0, 9, 100_000]))
+def test_a_plan_answers_every_sequence_once_within_its_budgets(made, min_saved, batch_tokens, kv_tokens) -> None:
+    tree = tree_of(made, min_saved)
+    made_plan = plan(tree, batch_tokens=batch_tokens, kv_tokens=kv_tokens)
+    assert sorted(i for p in made_plan.packs for i in p.members) == list(range(len(made)))
+    have: frozenset[int] = frozenset()
+    computed = []
+    for pack in made_plan.packs:
+        chains = [tree.chain(i) for i in pack.members]
+        assert set(pack.needed) == {s for chain in chains for s in chain}
+        assert list(pack.needed) == sorted(pack.needed)
+        computed.append(sum(len(tree.stretches[s]) for s in pack.needed if s not in have))
+        assert computed[-1] <= batch_tokens or len(pack.members) == 1
+        have = pack.keep
+        assert have <= set(pack.needed)
+        assert sum(len(tree.stretches[s]) for s in have) <= kv_tokens
+    assert sum(made_plan.costs) == sum(computed)
+    if kv_tokens == 100_000:
+        assert sum(computed) == sum(map(len, tree.stretches)), "nothing is computed twice where memory allows"
+    for pack in made_plan.packs:
+        if len(pack.members) > 1:
+            one, two = pack.split(tree)
+            assert one.members + two.members == pack.members
+            assert set(one.needed) | set(two.needed) == set(pack.needed)
+
+
+def test_the_longest_come_first() -> None:
+    made = [([i] * n, 0) for i, n in enumerate([3, 9, 1, 5])]
+    packs = plan(tree_of(made, 1), batch_tokens=1, kv_tokens=0).packs
+    assert [len(made[p.members[0]][0]) for p in packs] == [9, 5, 3, 1]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from indelible.data.chat import Encoded
 from indelible.data.records import Query
+
+if TYPE_CHECKING:
+    from indelible.scoring.candidates import Ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,4 +62,10 @@ class LanguageModel(Protocol):
 
     def generate(self, queries: Sequence[Query], max_new_tokens: int) -> list[str]:
         """Greedy continuations of the queries' prompts (their targets are ignored)."""
+        ...
+
+    def rank(
+        self, query: Query, candidates: Sequence[str], suffix: str = "", *, prefix: str = "", everything: bool = False
+    ) -> Ranking:
+        """The rank of the query's target among candidates that could stand in its place."""
         ...

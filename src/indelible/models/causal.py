@@ -10,16 +10,18 @@ from typing import Any
 
 import torch
 
+from indelible import distributed
 from indelible.data.chat import ChatFormat, Encoded
 from indelible.data.records import Query
-from indelible.errors import ModelError
+from indelible.errors import DataError, ModelError
 from indelible.models.base import TokenLogprobs
 from indelible.models.sources import Source
-from indelible.scoring.batching import plan
-from indelible.scoring.engine import Network, run_batches
+from indelible.scoring.candidates import Ranking, rank_candidates
+from indelible.scoring.network import Network, Work, lay_out_work, run
 
-DEFAULT_BATCH_TOKENS = {"cpu": 2048, "cuda": 16384, "mps": 4096}
-KV_TOKENS = 65_536
+DEFAULT_BATCH_TOKENS = {"cpu": 2048, "cuda": 8192, "mps": 4096}
+KV_MEMORY = 1 << 30
+"""Bytes of keys and values of shared beginnings kept between passes."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,10 @@ class CausalModel:
     context_length: int
     batch_tokens: int
     kind: str
+    n_parameters: int  # an adapter's included
     adapter: bool | None = None  # None: no adapter at all
+    kv_memory: int = KV_MEMORY
+    packs: bool = False  # proved by `check_network`
 
     @property
     def fingerprint(self) -> str:
@@ -48,36 +53,73 @@ class CausalModel:
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
     @property
-    def n_parameters(self) -> int:
-        """Parameters of the module, an adapter's included."""
-        return sum(p.numel() for p in self.module.parameters())
-
-    @property
     def network(self) -> Network:
         """What the engine needs of the module."""
         causal = self.module.get_base_model() if self.adapter is not None else self.module
         head = _head(causal)
         context = self.module.disable_adapter if self.adapter is False else contextlib.nullcontext
-        backbone = _backbone(causal)
-        return Network(backbone, head, self.device, _can_share(causal), context)
+        return Network(_backbone(causal), head, self.device, self.dtype, causal.config, self.packs, context)
 
     def encode(self, query: Query) -> Encoded:
         """Tokens of a query in this model's format."""
         return self.chat.encode(query)
 
+    def _work(self, encoded: Sequence[Encoded]) -> Work:
+        kv_tokens = self.kv_memory // _kv_bytes(self.module.config, self.dtype)
+        return lay_out_work(encoded, packs=self.packs, batch_tokens=self.batch_tokens, kv_tokens=kv_tokens)
+
     def stream(self, encoded: Sequence[Encoded]) -> Iterator[tuple[int, TokenLogprobs]]:
         """Answers as they get ready."""
-        return run_batches(self.network, encoded, batch_tokens=self.batch_tokens, kv_tokens=KV_TOKENS)
+        return run(self.network, encoded, self._work(encoded))
 
     def costs(self, encoded: Sequence[Encoded]) -> Sequence[int]:
         """Tokens that `stream` computes for each of these; a shared beginning counts once."""
-        share = self.network.can_share
-        return plan(encoded, batch_tokens=self.batch_tokens, share=share, kv_tokens=KV_TOKENS).costs
+        return self._work(encoded).plan.costs
 
     def logprobs(self, queries: Sequence[Query]) -> list[TokenLogprobs]:
         """Answers in order; for a handful of queries (audits go through `engine.answer`)."""
         found = dict(self.stream([self.encode(q) for q in queries]))
         return [found[i] for i in range(len(queries))]
+
+    def rank(
+        self,
+        query: Query,
+        candidates: Sequence[str],
+        suffix: str = "",
+        *,
+        prefix: str = "",
+        everything: bool = False,
+    ) -> Ranking:
+        """Rank the query's target among candidates that could stand in its place, by log p(candidate + suffix).
+
+        Args:
+            query: its target is the true candidate, and must be among them.
+            candidates: distinct strings.
+            suffix: fixed text after every candidate, scored with it.
+            prefix: fixed text of the answer before every candidate, conditioned on.
+            everything: all candidates' log-probabilities are in the answer (no pruning).
+
+        Raises:
+            DataError: the target is not among the candidates, or a candidate comes twice, is empty or does not fit.
+        """
+        if len(set(candidates)) < len(candidates) or query.target not in candidates:
+            raise DataError(f"candidates must be distinct and hold the target: {len(candidates)} given")
+        texts = [f"{prefix}{c}{suffix}" for c in candidates]
+        prompt, ids = self.chat.encode_answers(query.messages, texts, len(prefix))
+        longest = len(prompt) + max(map(len, ids))
+        if not len(prompt) or not min(map(len, ids)):
+            raise DataError("a candidate without a token, or nothing before it: candidates need a prompt")
+        if longest > self.context_length:
+            raise DataError(f"candidates end {longest} tokens after the start; the context has {self.context_length}")
+        return rank_candidates(
+            self.network,
+            prompt,
+            ids,
+            list(candidates).index(query.target),
+            batch_tokens=self.batch_tokens,
+            kv_tokens=self.kv_memory // _kv_bytes(self.module.config, self.dtype),
+            everything=everything,
+        )
 
     @torch.inference_mode()
     def generate(self, queries: Sequence[Query], max_new_tokens: int) -> list[str]:
@@ -132,63 +174,20 @@ def _head(causal: Any) -> Any:
     return head
 
 
-def _can_share(causal: Any) -> bool:
-    """Whether every layer keeps a plain, growing key-value cache (no sliding window, no recurrent state)."""
-    from transformers import DynamicCache
-    from transformers.cache_utils import DynamicLayer
-
-    cache = DynamicCache(config=causal.config)
-    return bool(getattr(causal.config, "use_cache", False)) and all(
-        type(layer) is DynamicLayer for layer in cache.layers
-    )
-
-
-@torch.inference_mode()
-def check_network(model: CausalModel) -> None:
-    """Prove on a few tokens that head(backbone(ids)) is what the model itself computes.
-
-    Some architectures scale or cap logits after the head; scoring them through the parts would be wrong.
-
-    Raises:
-        ModelError: they differ.
-    """
-    network = model.network
-    ids = torch.arange(3, 11, device=model.device)[None]
-    with network.context():
-        whole = model.module(input_ids=ids, use_cache=False).logits.float()
-        parts = network.head(network.backbone(input_ids=ids, use_cache=False).last_hidden_state).float()
-    if not whole.isfinite().all():
-        raise ModelError(f"{model.name}: its logits are not finite; the weights are broken (did training diverge?)")
-    if not torch.allclose(
-        whole.log_softmax(-1), parts.log_softmax(-1), atol=1e-3 if model.dtype == torch.float32 else 0.1
-    ):
-        raise ModelError(
-            f"{model.name}: its logits are not its head applied to its decoder's output; this architecture "
-            "post-processes logits and cannot be scored yet"
-        )
-
-
-@torch.inference_mode()
-def check_adapter(model: CausalModel) -> None:
-    """An adapter that changes no logit would make an audit of the base model look like one of the tuned model.
-
-    Raises:
-        ModelError: logits with and without the adapter are equal.
-    """
-    ids = torch.arange(3, 19, device=model.device)[None]
-    with_adapter = model.module(input_ids=ids, use_cache=False).logits
-    with model.module.disable_adapter():
-        without = model.module(input_ids=ids, use_cache=False).logits
-    if torch.equal(with_adapter, without):
-        raise ModelError(
-            f"{model.name}: the adapter changes no logit (untrained, or not applied to this base); "
-            "auditing it would audit the base model"
-        )
+def _kv_bytes(config: Any, dtype: torch.dtype) -> int:
+    """Bytes of keys and values a token, over all layers."""
+    text = config.get_text_config()
+    n_heads = text.num_attention_heads
+    n_kv = getattr(text, "num_key_value_heads", None) or n_heads
+    width = getattr(text, "head_dim", None) or text.hidden_size // n_heads
+    return int(2 * text.num_hidden_layers * n_kv * width * dtype.itemsize)
 
 
 def default_device() -> torch.device:
-    """The fastest device there is."""
+    """The fastest device there is; of several processes on a machine each has its own GPU."""
     if torch.cuda.is_available():
+        if distributed.n_processes() > 1:
+            return torch.device("cuda", distributed.local_index() % torch.cuda.device_count())
         return torch.device("cuda")
     if torch.backends.mps.is_available():
         return torch.device("mps")

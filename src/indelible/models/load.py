@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,12 +13,13 @@ from indelible.data.chat import chat_format
 from indelible.errors import ConfigError, MissingExtra, ModelError
 from indelible.models.causal import (
     DEFAULT_BATCH_TOKENS,
+    KV_MEMORY,
     CausalModel,
-    check_adapter,
-    check_network,
     default_device,
     default_dtype,
 )
+from indelible.models.checks import check_adapter, check_network, runs_packs
+from indelible.models.prepack import can_prepack, prepack
 from indelible.models.sources import Source, locate, trained_system
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -29,6 +30,8 @@ class LoadOptions:
     """How to load, the same for every model of an audit.
 
     `None` or "auto" means: decided by the device. `chat_data` says that the records are conversations with roles.
+    `kv_memory` bounds the bytes of keys and values kept between passes. `trainable` keeps weights as they are; without
+    it they may be laid out for the processor, to answer only.
     """
 
     device: str = "auto"
@@ -39,6 +42,8 @@ class LoadOptions:
     quantise: str = "none"
     trust_remote_code: bool = False
     chat_data: bool = False
+    kv_memory: int = KV_MEMORY
+    trainable: bool = False
 
 
 def load_model(given: str, options: LoadOptions, *, base: str | None = None) -> tuple[CausalModel, Source]:
@@ -71,6 +76,9 @@ def load_model(given: str, options: LoadOptions, *, base: str | None = None) -> 
     system = options.system if options.system is not None else trained_system(source.folder)
     chat = chat_format(tokenizer, template=options.template, system=system, chat_data=options.chat_data)
     module.eval()
+    n_parameters = sum(p.numel() for p in module.parameters())
+    if not options.trainable and can_prepack(device, dtype):
+        prepack(module)
     model = CausalModel(
         name=given,
         weights_fingerprint=hashlib.sha256((fingerprint + options.quantise).encode()).hexdigest(),
@@ -81,9 +89,12 @@ def load_model(given: str, options: LoadOptions, *, base: str | None = None) -> 
         context_length=_context_length(module, tokenizer),
         batch_tokens=options.batch_tokens or DEFAULT_BATCH_TOKENS.get(device.type, 4096),
         kind=source.kind,
+        n_parameters=n_parameters,
+        kv_memory=options.kv_memory,
         adapter=True if source.kind == "adapter" else None,
     )
     check_network(model)
+    model = replace(model, packs=runs_packs(model))
     if source.kind == "adapter":
         check_adapter(model)
     return model, source

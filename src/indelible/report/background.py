@@ -147,6 +147,7 @@ def reproduction(manifest: Mapping[str, Any], file_hashes: Mapping[str, str]) ->
         *((f"Model: {role}", pairs(entry)) for role, entry in models.items() if entry),
         *((f"Data: {role}", pairs(entry)) for role, entry in data.items() if entry),
         ("Seeds and precision", [*pairs(manifest.get("seeds")), ("dtype", quantity(manifest.get("dtype")))]),
+        ("Answers checked against plain arithmetic", pairs(manifest.get("drift"))),
         ("Hardware", pairs(manifest.get("hardware"))),
         ("Versions", pairs(manifest.get("versions"))),
         ("Time by stage", [(label(stage), f"{float(seconds):.1f} s") for stage, seconds in timings.items()]),

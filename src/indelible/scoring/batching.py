@@ -1,59 +1,83 @@
-"""Batches: pure planning, no tensors."""
+"""Packs: which stretches of a token tree run together. Pure planning, no tensors.
+
+A pack is one row of tokens without padding: stretches of many sequences, one after the other. Each token attends to the
+stretches before it on its own path and to nothing else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Set
 from dataclasses import dataclass
 
-from indelible.data.chat import Encoded
-from indelible.scoring.prefix import PrefixGroup, group_by_prefix
+from indelible.scoring.prefix import TokenTree
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Queries that run together. The first `n_shared` tokens are the same in all and come from one cached pass."""
+class Pack:
+    """One forward pass.
 
-    n_shared: int
+    Attributes:
+        needed: stretches on the paths of its members, in preorder. Those already computed need not run again.
+        members: sequences that end here.
+        keep: stretches whose keys and values the next pack continues from.
+    """
+
+    needed: tuple[int, ...]
     members: tuple[int, ...]
+    keep: frozenset[int]
 
-    def split(self) -> tuple[Batch, Batch]:
+    def split(self, tree: TokenTree) -> tuple[Pack, Pack]:
         """Two halves, for when memory did not suffice."""
         half = len(self.members) // 2
-        return Batch(self.n_shared, self.members[:half]), Batch(self.n_shared, self.members[half:])
+        parts = self.members[:half], self.members[half:]
+        needed = [{s for i in part for s in tree.chain(i)} for part in parts]
+        first, second = (tuple(s for s in self.needed if s in wanted) for wanted in needed)
+        return Pack(first, parts[0], frozenset()), Pack(second, parts[1], self.keep)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Batches in running order, and what they cost."""
+    """Packs in running order, and what they cost."""
 
-    batches: tuple[Batch, ...]
-    costs: tuple[int, ...]  # tokens computed for each query; a shared beginning counts for the first of its group
+    packs: tuple[Pack, ...]
+    costs: tuple[int, ...]  # tokens computed for each sequence; a shared stretch counts for the first that needs it
 
 
-def plan(encoded: Sequence[Encoded], *, batch_tokens: int, share: bool = True, kv_tokens: int = 1 << 62) -> Plan:
-    """Token-budget batches, longest first.
+def plan(tree: TokenTree, *, batch_tokens: int, kv_tokens: int, carried: Set[int] = frozenset()) -> Plan:
+    """Packs of at most `batch_tokens` computed tokens (or one sequence that alone is longer), in the tree's order.
 
-    Longest first has three uses: neighbours have nearly the same length, so little is padding; the time left is never
-    underestimated; and if memory will not suffice, that shows at once. A batch holds at most `batch_tokens` padded
-    tokens, or a single query that alone is longer. `kv_tokens` bounds the cached tokens of a batch with a shared
-    beginning (beginning times batch size).
+    Where a pack ends inside a subtree, the stretches above it stay in memory as keys and values for the next one, as
+    long as they are at most `kv_tokens` together; beyond that they are computed again. `carried` is at hand before
+    the first.
     """
-    groups = group_by_prefix(encoded) if share else [PrefixGroup(0, tuple(range(len(encoded))))]
-    groups.sort(key=lambda g: -max(len(encoded[i]) for i in g.members) if g.members else 0)
-    batches: list[Batch] = []
-    costs = [len(e) for e in encoded]
-    for group in groups:
-        for i in group.members[1:]:
-            costs[i] -= group.n_shared
-        current: list[int] = []
-        for i in sorted(group.members, key=lambda i: (-len(encoded[i]), i)):
-            width = len(encoded[current[0]]) if current else 0  # the longest comes first
-            n_rows = len(current) + 1
-            full = n_rows * (width - group.n_shared) > batch_tokens or n_rows * width > kv_tokens
-            if current and full:
-                batches.append(Batch(group.n_shared, tuple(current)))
-                current = []
-            current.append(i)
-        if current:
-            batches.append(Batch(group.n_shared, tuple(current)))
-    return Plan(tuple(batches), tuple(costs))
+    order = sorted(range(len(tree.last)), key=lambda i: (tree.last[i], i))
+    costs = [0] * len(tree.last)
+    packs: list[Pack] = []
+    needed: set[int] = set()
+    members: list[int] = []
+    n_tokens = 0
+
+    def cost_of(chain: list[int]) -> int:
+        return sum(len(tree.stretches[s]) for s in chain if s not in needed and s not in carried)
+
+    def close(following: list[int]) -> None:
+        nonlocal needed, members, carried, n_tokens
+        keep = set(following) & needed
+        if sum(len(tree.stretches[s]) for s in keep) > kv_tokens:
+            keep = set()
+        packs.append(Pack(tuple(sorted(needed)), tuple(members), frozenset(keep)))
+        needed, members, carried, n_tokens = set(), [], keep, 0
+
+    for i in order:
+        chain = tree.chain(i)
+        cost = cost_of(chain)
+        if members and n_tokens + cost > batch_tokens:
+            close(chain)
+            cost = cost_of(chain)
+        members.append(i)
+        needed.update(chain)
+        costs[i] = cost
+        n_tokens += cost
+    if members:
+        close([])
+    return Plan(tuple(packs), tuple(costs))

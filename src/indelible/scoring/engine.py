@@ -1,36 +1,33 @@
 """The scoring engine: many queries in, one answer each out.
 
-`answer` is what audits call: equal queries once, cached answers from disk, the rest through the model, every answer
-stored as soon as it exists. `run_batches` is what a local causal model does with the rest.
+Equal queries once, cached answers from disk, the rest through the model, every answer stored as soon as it exists. In
+a launch of several processes each asks its own copy of the model a share of the questions, and all get all answers.
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
+import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
+from indelible import distributed
 from indelible.data.chat import Encoded, TokenSpan
 from indelible.data.records import Query
 from indelible.errors import Unscorable
 from indelible.models.base import LanguageModel, TokenLogprobs
 from indelible.progress import Progress
-from indelible.scoring.batching import plan
 from indelible.scoring.cache import AnswerCache
-from indelible.scoring.logprobs import target_logprobs
 
-ENGINE_VERSION = 1
+ENGINE_VERSION = 2
 """Part of every cached answer's key; raise it when a change could move an answer."""
 
 WRITE_EVERY_SECONDS = 5.0
 """How much work a killed process may lose; an interruption by the user loses none."""
+
+MEET_EVERY_SECONDS = 30.0
+"""The same for several processes: how often they hand their answers to the one that writes. A meeting costs the wait
+for the slowest batch."""
 
 
 @dataclass(frozen=True)
@@ -86,19 +83,19 @@ def answer(
 
     Args:
         queries: in any order, with repetitions.
-        cache: where answers are looked up first and written at once; None asks everything.
+        cache: where answers are looked up first and written at once; None asks everything. Of several processes only
+            the main one reads and writes.
         stage: what the progress line says.
 
     Returns:
-        the answers, and what they cost. A query longer than the model's context, or without a single scored token, is
-        failed with that reason: it is never cut.
+        the answers, and what they cost, in all processes the same. A query longer than the model's context, or without
+        a single scored token, is failed with that reason: it is never cut.
     """
     asked = list(queries)
     unique = list(dict.fromkeys(asked))
-    found: dict[Query, TokenLogprobs] = {}
+    cache = cache if distributed.is_main() else None
+    found = _cached(model, unique, cache)
     failed: dict[Query, str] = {}
-    if cache is not None:
-        found = cache.read(model.fingerprint, unique)
     n_cached = len(found)
     todo: list[Query] = []
     encoded: list[Encoded] = []
@@ -113,119 +110,88 @@ def answer(
         else:
             todo.append(query)
             encoded.append(tokens)
+    mine = _own_share(model, encoded)
+    share = [encoded[i] for i in mine]
+    costs = model.costs(share)
     counts = Counts(len(asked), len(unique), n_cached, len(failed))
     counts.tokens_asked = sum(len(e) for e in encoded)
-    costs = model.costs(encoded)
-    counts.tokens_computed = sum(costs)
-    with Progress(stage, total=counts.tokens_computed, unit="tokens") as progress:
-        pending: list[tuple[Query, TokenLogprobs]] = []
-        written = time.monotonic()
-        try:
-            for i, reply in model.stream(encoded):
-                found[todo[i]] = reply
-                pending.append((todo[i], reply))
-                progress.advance(costs[i])
-                if cache is not None and time.monotonic() - written > WRITE_EVERY_SECONDS:
-                    cache.write(model.fingerprint, pending)
-                    pending, written = [], time.monotonic()
-        finally:  # an interruption loses nothing that was computed
-            if cache is not None and pending:
-                cache.write(model.fingerprint, pending)
+    counts.tokens_computed = sum(distributed.gather(sum(costs)))
+    n = distributed.n_processes()
+    stage, every = (stage, WRITE_EVERY_SECONDS) if n == 1 else (f"{stage} (one of {n} shares)", MEET_EVERY_SECONDS)
+
+    def store(answers: Iterable[tuple[int, TokenLogprobs]]) -> None:
+        rows = [(todo[i], reply) for i, reply in answers]
+        found.update(rows)
+        if cache is not None and rows:
+            cache.write(model.fingerprint, rows)
+
+    with Progress(stage, total=sum(costs), unit="tokens") as progress:
+        replies = iter(model.stream(share))
+        working = True
+        while working:
+            ready: list[tuple[int, TokenLogprobs]] = []
+            error: BaseException | None = None
+            more = False
+            until = time.monotonic() + every
+            try:
+                for i, reply in replies:
+                    ready.append((mine[i], reply))
+                    progress.advance(costs[i])
+                    if time.monotonic() > until:
+                        more = True
+                        break
+            except BaseException as caught:  # noqa: BLE001 - raised below, once what was computed is safe
+                error = caught
+            with distributed.undisturbed():
+                store(ready)  # before the meeting, to which others may not come
+                parts, error = distributed.meet((ready, more), error)
+                others = [part for k, part in enumerate(parts) if part and k != distributed.process_index()]
+                store(answer for answers, _ in others for answer in answers)
+            if error is not None:
+                raise error
+            working = more or any(others_more for _, others_more in others)
     return Answers(found, failed), counts
 
 
-@dataclass(frozen=True)
-class Network:
-    """The parts of a causal language model that scoring needs.
+def _cached(model: LanguageModel, unique: Sequence[Query], cache: AnswerCache | None) -> dict[Query, TokenLogprobs]:
+    """What the cache knows, as the main process reads it: those of other machines may know more or less."""
+    if distributed.n_processes() == 1:
+        return cache.read(model.fingerprint, unique) if cache is not None else {}
+    questions = hashlib.sha256(b"".join(query.digest() for query in unique)).digest()
+    distributed.agree((model.fingerprint, questions), "models, floating-point types or questions")
 
-    Attributes:
-        backbone: maps input ids to hidden states (B, T, D); called as transformers decoders are.
-        head: hidden states to logits.
-        device: where both live.
-        can_share: its key-value cache may be filled once and reused for several continuations.
-        context: entered around every forward pass (disables an adapter, for the base of an adapted model).
+    def read() -> list[tuple[int, TokenLogprobs]]:
+        known = cache.read(model.fingerprint, unique) if cache is not None else {}
+        return [(i, known[query]) for i, query in enumerate(unique) if query in known]
+
+    return {unique[i]: reply for i, reply in distributed.from_main(read)}
+
+
+def _own_share(model: LanguageModel, encoded: Sequence[Encoded]) -> Sequence[int]:
+    """Indices of what this process asks. The main one splits: costs may be planned otherwise on other hardware."""
+    if distributed.n_processes() == 1:
+        return range(len(encoded))
+    distributed.agree(hashlib.sha256(b"".join(e.input_ids.tobytes() for e in encoded)).digest(), "tokens")
+    split = distributed.from_main(lambda: shares(encoded, model.costs(encoded), distributed.n_processes()))
+    return split[distributed.process_index()]
+
+
+def shares(encoded: Sequence[Encoded], costs: Sequence[int], n: int) -> list[list[int]]:
+    """Split questions so that those which begin alike stay together, and each share costs about the same.
+
+    Args:
+        costs: tokens that each of `encoded` takes.
+
+    Returns:
+        n lists of indices. One after the other they are all questions in the order of their token ids; each share's
+        cost differs from the mean by no more than the most expensive question.
     """
-
-    backbone: Callable[..., Any]
-    head: Callable[[Tensor], Tensor]
-    device: torch.device
-    can_share: bool
-    context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
-
-
-def run_batches(
-    network: Network, encoded: Sequence[Encoded], *, batch_tokens: int, kv_tokens: int
-) -> Iterator[tuple[int, TokenLogprobs]]:
-    """Answers of a local model, batch by batch, in the plan's order."""
-    batches = list(plan(encoded, batch_tokens=batch_tokens, share=network.can_share, kv_tokens=kv_tokens).batches)
-    prefix: tuple[bytes, Any] = (b"", None)
-    batches.reverse()
-    while batches:
-        batch = batches.pop()
-        replies: list[TokenLogprobs] | None = None
-        try:
-            with torch.inference_mode(), network.context():
-                if batch.n_shared:
-                    ids = encoded[batch.members[0]].input_ids[: batch.n_shared]
-                    if prefix[0] != ids.tobytes():
-                        prefix = (ids.tobytes(), _prefix_cache(network, ids))
-                replies = _forward(network, [encoded[i] for i in batch.members], batch.n_shared, prefix[1])
-        except (torch.OutOfMemoryError, RuntimeError) as error:
-            if len(batch.members) == 1 or not _out_of_memory(error):
-                raise
-        if replies is None:  # out of memory; here the failed pass's tensors are no longer held by the exception
-            if network.device.type == "cuda":
-                torch.cuda.empty_cache()
-            batches += reversed(batch.split())
-            continue
-        yield from zip(batch.members, replies, strict=True)
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error)
-
-
-def _prefix_cache(network: Network, ids: np.ndarray) -> Any:
-    tokens = torch.from_numpy(ids)[None].to(network.device)  # (1, L)
-    return network.backbone(input_ids=tokens, use_cache=True).cache
-
-
-def _expand(cache: Any, n: int) -> Any:
-    """A cache for n continuations that reads one shared beginning; nothing is copied until a layer appends to it."""
-    from transformers import DynamicCache
-    from transformers.cache_utils import DynamicLayer
-
-    layers: list[Any] = []
-    for layer in cache.layers:
-        copy = DynamicLayer()
-        copy.lazy_initialization(layer.keys, layer.values)
-        copy.keys = layer.keys.expand(n, -1, -1, -1)
-        copy.values = layer.values.expand(n, -1, -1, -1)
-        layers.append(copy)
-    shared = DynamicCache()
-    shared.layers = layers
-    return shared
-
-
-def _forward(network: Network, rows: list[Encoded], n_shared: int, prefix: Any) -> list[TokenLogprobs]:
-    """One padded batch. Padding is on the right: under a causal mask no real token sees it, so no mask is needed."""
-    width = max(len(e) for e in rows) - n_shared
-    ids = np.zeros((len(rows), width), dtype=np.int64)  # (B, T)
-    for row, e in zip(ids, rows, strict=True):
-        row[: len(e) - n_shared] = e.input_ids[n_shared:]
-    tokens = torch.from_numpy(ids).to(network.device)
-    if n_shared:
-        hidden = network.backbone(input_ids=tokens, cache=_expand(prefix, len(rows)), use_cache=True).last_hidden_state
-    else:
-        hidden = network.backbone(input_ids=tokens, use_cache=False).last_hidden_state  # (B, T, D)
-    positions = [e.target_positions for e in rows]
-    row_of = np.repeat(np.arange(len(rows)), [len(p) for p in positions])
-    at = np.concatenate(positions) - n_shared
-    states = hidden[torch.from_numpy(row_of).to(hidden.device), torch.from_numpy(at - 1).to(hidden.device)]  # (N, D)
-    targets = tokens[torch.from_numpy(row_of).to(hidden.device), torch.from_numpy(at).to(hidden.device)]
-    all_ = target_logprobs(network.head, states, targets)
-    bounds = np.cumsum([0, *(len(p) for p in positions)])
-    return [
-        TokenLogprobs(all_.logprobs[a:b], all_.mean[a:b], all_.std[a:b], all_.argmax[a:b])
-        for a, b in itertools.pairwise(bounds)
-    ]
+    keys = [e.input_ids.astype(">u4").tobytes() for e in encoded]  # bytes in this order compare as the ids do
+    total = max(sum(costs), 1)
+    out: list[list[int]] = [[] for _ in range(n)]
+    before = 0
+    for i in sorted(range(len(keys)), key=keys.__getitem__):
+        middle = 2 * before + costs[i]  # twice, to stay with whole numbers
+        out[min(n * middle // (2 * total), n - 1)].append(i)
+        before += costs[i]
+    return out

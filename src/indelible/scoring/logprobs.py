@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from indelible.models.base import TokenLogprobs
@@ -44,3 +47,31 @@ def target_logprobs(head: Callable[[Tensor], Tensor], hidden: Tensor, targets: T
         out[2, rows] = torch.linalg.vecdot(p, logp.square_()).sqrt().cpu()
     logprobs, mean_, std = out.numpy()
     return TokenLogprobs(logprobs, mean_, std, argmax.numpy())
+
+
+@torch.inference_mode()
+def chosen_logprobs(
+    head: Callable[[Tensor], Tensor], hidden: Tensor, rows: NDArray[np.int64], ids: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Log-probability of token `ids[k]` after state `rows[k]`, for any number of tokens a state.
+
+    Args:
+        hidden: (N, D).
+        rows: (M,) ascending or not; `ids` (M,).
+
+    Returns:
+        (M,) float32 log-softmax, widened for summation.
+    """
+    out = np.empty(len(rows), dtype=np.float64)
+    order = np.argsort(rows, kind="stable")
+    bounds = np.searchsorted(rows[order], np.arange(0, len(hidden) + CHUNK, CHUNK))
+    for chunk, (a, b) in enumerate(itertools.pairwise(bounds)):
+        if a == b:
+            continue
+        start = chunk * CHUNK
+        logits = head(hidden[start : start + CHUNK]).float()  # (n, V)
+        normaliser = torch.logsumexp(logits, dim=-1)
+        at = torch.from_numpy(rows[order[a:b]] - start).to(logits.device)
+        picked = logits[at, torch.from_numpy(ids[order[a:b]]).to(logits.device)] - normaliser[at]
+        out[order[a:b]] = picked.cpu().numpy()
+    return out

@@ -1,4 +1,4 @@
-"""Which queries begin alike, and when computing that beginning once pays."""
+"""Token sequences that begin alike, as a tree in which a shared beginning stands once."""
 
 from __future__ import annotations
 
@@ -8,82 +8,117 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from indelible.data.chat import Encoded
-
-MIN_SAVED_TOKENS = 192
-"""A group is worth its own pass over the shared beginning when at least this many token computations are saved: the
-pass has batch size one and the group cannot be batched with others, which costs about a small batch's inefficiency."""
+MIN_SAVED_TOKENS = 24
+"""A shared stretch stands by itself when that saves at least this many token computations. Each such stretch costs one
+more attention call a layer, measured at about ten tokens' worth of the embedded model (docs/performance.md)."""
 
 
 @dataclass(frozen=True, slots=True)
-class PrefixGroup:
-    """Queries `members` (indices) that share their first `n_shared` tokens; 0 means nothing is shared."""
+class Stretch:
+    """Tokens [start, stop) of sequence `source`, which follow the tokens of stretch `parent` (-1: nothing)."""
 
-    n_shared: int
-    members: tuple[int, ...]
+    parent: int
+    start: int
+    stop: int
+    source: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class TokenTree:
+    """Stretches in preorder (parents before children, subtrees contiguous), and where each sequence ends."""
+
+    stretches: tuple[Stretch, ...]
+    last: tuple[int, ...]
+
+    def chain(self, sequence: int) -> list[int]:
+        """The stretches that spell a sequence, first to last."""
+        out = []
+        at = self.last[sequence]
+        while at >= 0:
+            out.append(at)
+            at = self.stretches[at].parent
+        return out[::-1]
 
 
 @dataclass(slots=True)
-class _Node:
-    """An interval of the sorted queries whose members share `depth` leading tokens and no more."""
+class _Interval:
+    """Neighbours in sorted order that share `depth` leading tokens and no more."""
 
     depth: int
-    leaves: list[int] = field(default_factory=list)  # queries in no deeper interval
-    children: list[_Node] = field(default_factory=list)
-    above: tuple[int, ...] = ()  # depths of the intervals around it, and 0
-    value: dict[int, int] = field(default_factory=dict)  # most tokens saved, by what the leaves else share
-    opens: dict[int, bool] = field(default_factory=dict)  # whether it is then a group of its own
+    leaves: list[int] = field(default_factory=list)  # sequences in no deeper interval
+    children: list[_Interval] = field(default_factory=list)
+    longest: int = 0
 
 
-def shareable(encoded: Encoded) -> int:
-    """How many leading tokens may come from a cache: all before the state that predicts the first target."""
-    positions = encoded.target_positions
-    return int(positions[0]) - 1 if len(positions) else 0
+def token_tree(
+    sequences: Sequence[NDArray[np.int64]], shareable: Sequence[int], *, min_saved: int = MIN_SAVED_TOKENS
+) -> TokenTree:
+    """Merge sequences over their shareable beginnings.
 
+    Args:
+        sequences: token ids of each.
+        shareable: how many leading tokens of each may be computed for several sequences at once.
+        min_saved: a shared stretch of n tokens under k continuations saves (k - 1) n token computations; with less than
+            this many saved, the continuations compute it themselves.
 
-def group_by_prefix(encoded: Sequence[Encoded], *, min_saved: int = MIN_SAVED_TOKENS) -> list[PrefixGroup]:
-    """Partition queries into groups that share a beginning, saving the most tokens with one level of sharing.
-
-    Queries are sorted by their shareable tokens; common beginnings then form a tree of nested intervals (as in an
-    enhanced suffix array). With F(node, s) the most that the node's queries can save if those that join no deeper group
-    share s tokens with a group further up:
-
-        F(node, s) = max( leaves * s + sum F(child, s),                                 no group here
-                          leaves * depth + sum F(child, depth) - depth - (min_saved - 1) )   a group here
-
-    so that a group is opened only where it saves at least `min_saved` more than its members save without it.
+    Returns:
+        a tree; subtrees with the longest sequence come first.
     """
-    keys = [e.input_ids[: max(shareable(e), 0)].astype(">u4").tobytes() for e in encoded]
-    order = sorted(range(len(encoded)), key=keys.__getitem__)
-    root, closed = _tree([np.frombuffer(keys[i], dtype=">u4") for i in order])
+    keys = [s[:n].astype(">u4").tobytes() for s, n in zip(sequences, shareable, strict=True)]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    root, closed = _intervals([np.frombuffer(keys[i], dtype=">u4") for i in order])
     for node in closed:  # children before parents
-        here = len(node.leaves) * node.depth + sum(c.value[node.depth] for c in node.children)
-        here -= node.depth + min_saved - 1
-        for shared in node.above:
-            without = len(node.leaves) * shared + sum(c.value[shared] for c in node.children)
-            node.opens[shared] = here > without
-            node.value[shared] = max(here, without)
-    groups: list[tuple[int, list[int]]] = [(0, [])]
-    todo: list[tuple[_Node, int, list[int]]] = [(root, *groups[0])]
+        node.leaves = [order[i] for i in node.leaves]
+        kept: list[_Interval] = []
+        for child in node.children:
+            units = len(child.leaves) + len(child.children)
+            if (units - 1) * (child.depth - node.depth) >= min_saved:
+                kept.append(child)
+            else:
+                node.leaves += child.leaves
+                kept += child.children
+        node.children = kept
+        node.longest = max([len(sequences[i]) for i in node.leaves] + [c.longest for c in node.children], default=0)
+    stretches: list[Stretch] = []
+    last = [-1] * len(keys)
+    todo: list[tuple[_Interval | int, int, int]] = [(root, -1, 0)]  # what, under which stretch, at which depth
     while todo:
-        node, shared, members = todo.pop()
-        if node.opens.get(shared, False):
-            shared, members = node.depth, []
-            groups.append((shared, members))
-        members += [order[i] for i in node.leaves]
-        todo += [(child, shared, members) for child in node.children]
-    return [PrefixGroup(shared, tuple(members)) for shared, members in groups if members]
+        node_or_leaf, parent, depth = todo.pop()
+        if isinstance(node_or_leaf, int):
+            length = len(sequences[node_or_leaf])
+            last[node_or_leaf] = len(stretches) if length > depth else parent
+            if length > depth:
+                stretches.append(Stretch(parent, depth, length, node_or_leaf))
+            continue
+        node = node_or_leaf
+        if node.depth > depth:
+            stretches.append(Stretch(parent, depth, node.depth, _any_leaf(node)))
+            parent = len(stretches) - 1
+        below: list[tuple[int, _Interval | int]] = [(c.longest, c) for c in node.children]
+        below += [(len(sequences[i]), i) for i in node.leaves]
+        below.sort(key=lambda pair: pair[0])  # the longest is popped first
+        todo += [(what, parent, node.depth) for _, what in below]
+    return TokenTree(tuple(stretches), tuple(last))
 
 
-def _tree(heads: Sequence[NDArray[np.uint32]]) -> tuple[_Node, list[_Node]]:
-    """Nested intervals of sorted sequences, and all of them with children before parents."""
-    root = _Node(0)
+def _any_leaf(node: _Interval) -> int:
+    while not node.leaves:
+        node = node.children[0]
+    return node.leaves[0]
+
+
+def _intervals(heads: Sequence[NDArray[np.uint32]]) -> tuple[_Interval, list[_Interval]]:
+    """Nested intervals of sorted sequences (as in an enhanced suffix array), and all of them, children first."""
+    root = _Interval(0)
     stack = [root]
-    closed: list[_Node] = []
+    closed: list[_Interval] = []
+    before = 0
     for i in range(len(heads)):
-        before = _common(heads[i - 1], heads[i]) if i else 0
         after = _common(heads[i], heads[i + 1]) if i + 1 < len(heads) else 0
-        last: _Node | None = None
+        last: _Interval | None = None
         while stack[-1].depth > before:
             last = stack.pop()
             closed.append(last)
@@ -91,21 +126,18 @@ def _tree(heads: Sequence[NDArray[np.uint32]]) -> tuple[_Node, list[_Node]]:
                 stack[-1].children.append(last)
                 last = None
         if stack[-1].depth < before:
-            stack.append(_Node(before, children=[last] if last else []))
+            stack.append(_Interval(before, children=[last] if last else []))
         elif last is not None:
             stack[-1].children.append(last)
         if after > stack[-1].depth:
-            stack.append(_Node(after))
+            stack.append(_Interval(after))
         stack[-1].leaves.append(i)
+        before = after
     while len(stack) > 1:
         last = stack.pop()
         closed.append(last)
         stack[-1].children.append(last)
     closed.append(root)
-    for node in reversed(closed):  # parents before children
-        node.above = node.above or (0,)
-        for child in node.children:
-            child.above = (*node.above, node.depth) if node.depth else node.above
     return root, closed
 
 

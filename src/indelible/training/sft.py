@@ -6,27 +6,26 @@ tokens under the loss are the tokens that audits score.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
-import torch.utils.checkpoint
 from torch import Tensor
 
 from indelible.config import TrainConfig
 from indelible.data.chat import Encoded
 from indelible.data.records import Query, Record
+from indelible.distributed import agree, is_main, n_processes, process_index, sum_over_processes
 from indelible.errors import ConfigError, DataError, UserError
 from indelible.models.causal import CausalModel, default_dtype
 from indelible.progress import Progress, say
 from indelible.runs import write_json
-
-LOSS_CHUNK = 128
-"""Supervised positions whose vocabulary-wide logits are held at once."""
+from indelible.training.passes import add_gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,45 +71,84 @@ def encode_rows(model: CausalModel, records: Sequence[Record], max_tokens: int) 
     return [encoded[i] for i in kept], kept
 
 
-def token_loss(model: CausalModel, rows: Sequence[Encoded]) -> Tensor:
-    """Sum of -log p over the supervised tokens of a few rows (nats), differentiable.
+def micro_batches(
+    rows: Sequence[int], encoded: Sequence[Encoded], max_tokens: int, *, packs: bool = True
+) -> list[list[int]]:
+    """A step's rows cut into forward passes of at most `max_tokens` tokens; a longer row passes alone.
 
-    The head runs on supervised positions only, in chunks that are recomputed in the backward pass, so that memory does
-    not grow with the vocabulary.
-    """
-    network = model.network
-    ids = np.zeros((len(rows), max(len(e) for e in rows)), dtype=np.int64)  # (B, T), padded on the right
-    for row, e in zip(ids, rows, strict=True):
-        row[: len(e)] = e.input_ids
-    tokens = torch.from_numpy(ids).to(model.device)
-    hidden = network.backbone(input_ids=tokens, use_cache=False).last_hidden_state  # (B, T, D)
-    row_of = np.repeat(np.arange(len(rows)), [int(e.is_target.sum()) for e in rows])
-    at = np.concatenate([e.target_positions for e in rows])
-    states = hidden[row_of, at - 1]  # (N, D)
-    targets = tokens[row_of, at]
-
-    def chunk_loss(part: Tensor, wanted: Tensor) -> Tensor:
-        return torch.nn.functional.cross_entropy(network.head(part).float(), wanted, reduction="sum")
-
-    total = torch.zeros((), device=model.device)
-    for start in range(0, len(targets), LOSS_CHUNK):
-        part = slice(start, start + LOSS_CHUNK)
-        total = total + torch.utils.checkpoint.checkpoint(chunk_loss, states[part], targets[part], use_reentrant=False)
-    return total
-
-
-def micro_batches(rows: Sequence[int], encoded: Sequence[Encoded], max_tokens: int) -> list[list[int]]:
-    """A step's rows cut into forward passes of at most `max_tokens` padded tokens, alike lengths together.
-
-    The step's gradient is a sum over its tokens, so the cut changes nothing but memory and padding.
+    The step's gradient is a sum over its tokens, so the cut changes nothing but memory and padding. Packs have no
+    padding and keep the rows in order; without them, padding counts, and rows of like length go together.
     """
     out: list[list[int]] = []
-    for i in sorted(rows, key=lambda i: -len(encoded[i])):
-        if out and (len(out[-1]) + 1) * len(encoded[out[-1][0]]) <= max_tokens:
+    n_tokens = 0
+    for i in rows if packs else sorted(rows, key=lambda i: -len(encoded[i])):
+        n_new = len(encoded[i]) if packs or not out else len(encoded[out[-1][0]])
+        if out and n_tokens + n_new <= max_tokens:
             out[-1].append(i)
+            n_tokens += n_new
         else:
             out.append([i])
+            n_tokens = len(encoded[i])
     return out
+
+
+def share_of(rows: Sequence[int], encoded: Sequence[Encoded], n_processes: int, process: int) -> list[int]:
+    """The rows of a step that one of several processes takes: about as many tokens each, in the step's order.
+
+    With fewer rows than processes some take none.
+    """
+    loads = [0] * n_processes
+    mine = set()
+    for at in sorted(range(len(rows)), key=lambda at: -len(encoded[rows[at]])):
+        least = loads.index(min(loads))
+        loads[least] += len(encoded[rows[at]])
+        if least == process:
+            mine.add(at)
+    return [row for at, row in enumerate(rows) if at in mine]
+
+
+def plan_steps(n_rows: int, config: TrainConfig) -> list[tuple[int, list[int]]]:
+    """Epoch, from 1, and rows of every optimiser step."""
+    orders = row_order(n_rows, config.epochs, config.seed, shuffle=config.shuffle)
+    return [
+        (epoch, order[i : i + config.batch_size])
+        for epoch, order in enumerate(orders, start=1)
+        for i in range(0, len(order), config.batch_size)
+    ]
+
+
+def optimise(model: CausalModel, encoded: Sequence[Encoded], config: TrainConfig) -> Iterator[Step]:
+    """Train in place, step by step; rows are indices into `encoded`.
+
+    Raises:
+        UserError: the loss is not finite.
+    """
+    parameters = [p for p in model.module.parameters() if p.requires_grad]
+    optimiser = torch.optim.AdamW(
+        parameters,
+        lr=config.learning_rate,
+        betas=(0.9, 0.999),
+        weight_decay=config.weight_decay,
+        fused=model.device.type in {"cpu", "cuda", "mps"},
+    )
+    plan = plan_steps(len(encoded), config)
+    warmup = config.warmup_steps if config.warmup_steps is not None else round(config.warmup_ratio * len(plan))
+    autocast = use_autocast(config, model)
+    model.module.train()
+    for number, (epoch, rows) in enumerate(plan, start=1):
+        rate = learning_rate(number, len(plan), config.learning_rate, config.schedule, warmup)
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        loss, n_tokens = train_step(
+            model, parameters, rows, encoded, micro_batch_tokens=config.micro_batch_tokens, autocast=autocast
+        )
+        if not math.isfinite(loss):
+            raise UserError(f"training diverged at step {number}: the loss is not finite; lower --learning-rate")
+        torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        yield Step(number, epoch, tuple(rows), rate, loss, n_tokens)
+    model.module.eval()
 
 
 def fine_tune(model: CausalModel, records: Sequence[Record], config: TrainConfig, out: Path) -> list[Step]:
@@ -123,64 +161,63 @@ def fine_tune(model: CausalModel, records: Sequence[Record], config: TrainConfig
     Raises:
         DataError: no row fits. ConfigError: a step to save at that does not come. UserError: the loss is not finite.
     """
-    from indelible.training.ledger import save_checkpoint, write_log
+    from indelible.training.ledger import save_checkpoint
     from indelible.training.peft import add_adapter
 
     torch.manual_seed(config.seed)
     if config.lora_rank:
         model = replace(model, module=add_adapter(model.module, config), adapter=True)
     encoded, kept = encode_rows(model, records, min(config.max_tokens, model.context_length))
-    parameters = [p for p in model.module.parameters() if p.requires_grad]
-    optimiser = torch.optim.AdamW(
-        parameters, lr=config.learning_rate, betas=(0.9, 0.999), weight_decay=config.weight_decay
-    )
-    orders = row_order(len(encoded), config.epochs, config.seed, shuffle=config.shuffle)
-    batches = [
-        (epoch, order[i : i + config.batch_size])
-        for epoch, order in enumerate(orders, start=1)
-        for i in range(0, len(order), config.batch_size)
-    ]
-    late = [step for step in config.save_at if step > len(batches)]
+    tokens = hashlib.sha256(b"".join(e.input_ids.tobytes() for e in encoded)).digest()
+    agree((tokens, config.model_dump(exclude={"out"})), "training rows or settings")
+    if n_processes() > 1:
+        torch.manual_seed(config.seed + process_index())  # what is dropped at random must differ between them
+    plan = plan_steps(len(encoded), config)
+    late = [step for step in config.save_at if step > len(plan)]
     if late:
-        raise ConfigError(f"--save-at {late[0]}: this training has only {len(batches)} steps")
-    warmup = config.warmup_steps if config.warmup_steps is not None else round(config.warmup_ratio * len(batches))
+        raise ConfigError(f"--save-at {late[0]}: this training has only {len(plan)} steps")
     steps: list[Step] = []
-    autocast = use_autocast(config, model)
     started = time.monotonic()
-    model.module.train()
-    with Progress("training", total=sum(len(encoded[i]) for _, b in batches for i in b), unit="tokens") as progress:
-        for number, (epoch, rows) in enumerate(batches, start=1):
-            rate = learning_rate(number, len(batches), config.learning_rate, config.schedule, warmup)
-            for group in optimiser.param_groups:
-                group["lr"] = rate
-            loss, n_tokens = _step(model, micro_batches(rows, encoded, config.micro_batch_tokens), encoded, autocast)
-            torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
-            steps.append(Step(number, epoch, tuple(kept[i] for i in rows), rate, loss, n_tokens))
-            if not math.isfinite(loss):
-                raise UserError(f"training diverged at step {number}: the loss is not finite; lower --learning-rate")
-            progress.advance(sum(len(encoded[i]) for i in rows))
-            if number in config.save_at and number < len(batches):
-                save_checkpoint(model, out / f"checkpoint-{number}", config, steps)
-    model.module.eval()
+    with Progress("training", total=sum(len(encoded[i]) for _, rows in plan for i in rows), unit="tokens") as progress:
+        for step in optimise(model, encoded, config):
+            steps.append(replace(step, rows=tuple(kept[i] for i in step.rows)))
+            progress.advance(sum(len(encoded[i]) for i in step.rows))
+            if is_main() and step.step in config.save_at and step.step < len(plan):
+                save_checkpoint(model, out / f"checkpoint-{step.step}", config, steps)
+    if is_main():
+        _write(model, records, config, out, steps, n_rows=len(encoded), seconds=time.monotonic() - started)
+    return steps
+
+
+def _write(
+    model: CausalModel,
+    records: Sequence[Record],
+    config: TrainConfig,
+    out: Path,
+    steps: Sequence[Step],
+    *,
+    n_rows: int,
+    seconds: float,
+) -> None:
+    from indelible.training.ledger import save_checkpoint, write_log
+
     save_checkpoint(model, out, config, steps)
     write_log(out / "training_log.parquet", steps, records)
     facts = {
-        "rows": len(encoded),
-        "rows_left_out": len(records) - len(encoded),
+        "rows": n_rows,
+        "rows_left_out": len(records) - n_rows,
         "steps": len(steps),
-        "seconds": round(time.monotonic() - started, 1),
+        "seconds": round(seconds, 1),
         "final_loss": steps[-1].loss,
         "template": model.chat.name,
         "system": model.chat.system,
         "loss_on": "answers and their end markers",
-        "packing": False,
+        "packing": False,  # no row sees another; side by side in one pass they may lie
+        "processes": n_processes(),
         **config.model_dump(mode="json"),
-        "arithmetic": "bfloat16 autocast, float32 weights" if autocast else "float32",
+        "arithmetic": "bfloat16 autocast, float32 weights" if use_autocast(config, model) else "float32",
     }
     write_json(out / "training.json", facts, nan_as_null=True)
-    return steps
 
 
 def use_autocast(config: TrainConfig, model: CausalModel) -> bool:
@@ -190,13 +227,32 @@ def use_autocast(config: TrainConfig, model: CausalModel) -> bool:
     return config.autocast == "on"
 
 
-def _step(model: CausalModel, parts: list[list[int]], encoded: Sequence[Encoded], autocast: bool) -> tuple[float, int]:
-    """Accumulate the gradient of the mean loss over all supervised tokens of a step, as one large batch would."""
-    n_tokens = sum(int(encoded[i].is_target.sum()) for part in parts for i in part)
-    total = 0.0
-    for part in parts:
-        with torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=autocast):
-            loss = token_loss(model, [encoded[i] for i in part])
-        (loss / n_tokens).backward()
-        total += float(loss.detach())
-    return total / n_tokens, n_tokens
+def train_step(
+    model: CausalModel,
+    parameters: Sequence[Tensor],
+    rows: Sequence[int],
+    encoded: Sequence[Encoded],
+    *,
+    micro_batch_tokens: int,
+    autocast: bool,
+) -> tuple[float, int]:
+    """Leave in `parameters` the gradient of the mean loss over all supervised tokens of a step, as one large batch
+    would, whatever the passes and processes it is cut into.
+
+    Gradients are summed here and not by `DistributedDataParallel`: that hooks one forward call of a whole module, and
+    we call backbone and head by themselves, several times a step, for shares that may be empty.
+
+    Returns:
+        that mean loss (nats a token) and the number of tokens, over all processes.
+    """
+    n_tokens = sum(int(encoded[i].is_target.sum()) for i in rows)
+    losses = torch.zeros((), device=model.device)
+    mine = share_of(rows, encoded, n_processes(), process_index())
+    for part in micro_batches(mine, encoded, micro_batch_tokens, packs=model.network.packs):
+        losses += add_gradient(model, [encoded[i] for i in part], 1 / n_tokens, autocast=autocast)
+    if n_processes() > 1:
+        for p in parameters:
+            if p.grad is None:  # in a process that had no row
+                p.grad = torch.zeros_like(p)
+        sum_over_processes([losses, *(p.grad for p in parameters if p.grad is not None)])
+    return float(losses) / n_tokens, n_tokens

@@ -1,0 +1,147 @@
+"""A causal model as scoring sees it, and how a list of token sequences goes through it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from indelible.data.chat import Encoded
+from indelible.models.base import TokenLogprobs
+from indelible.scoring.attention import tree_attention
+from indelible.scoring.batching import Pack, Plan, plan
+from indelible.scoring.layout import KeysValues, lay_out
+from indelible.scoring.logprobs import target_logprobs
+from indelible.scoring.prefix import MIN_SAVED_TOKENS, TokenTree, token_tree
+
+
+@dataclass(frozen=True)
+class Network:
+    """The parts of a causal language model that scoring needs.
+
+    Attributes:
+        backbone: maps input ids to hidden states (B, T, D); called as transformers decoders are.
+        head: hidden states to logits.
+        device: where both live.
+        dtype: of the weights.
+        config: the module's own; its attention is exchanged while a pack runs.
+        packs: it can run packs (proved at loading). If not, sequences run padded and share nothing.
+        context: entered around every forward pass (disables an adapter, for the base of an adapted model).
+    """
+
+    backbone: Callable[..., Any]
+    head: Callable[[Tensor], Tensor]
+    device: torch.device
+    dtype: torch.dtype
+    config: Any
+    packs: bool
+    context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+
+
+@dataclass(frozen=True)
+class Work:
+    """Queries as a token tree, and the passes that answer them."""
+
+    tree: TokenTree
+    plan: Plan
+
+
+def lay_out_work(encoded: Sequence[Encoded], *, packs: bool, batch_tokens: int, kv_tokens: int) -> Work:
+    """What `run` will do. Shared are the tokens before the state that predicts a query's first target."""
+    shareable = [max(int(e.target_positions[0]) - 1, 0) if e.is_target.any() else 0 for e in encoded]
+    min_saved = MIN_SAVED_TOKENS if packs else 1 << 62
+    tree = token_tree([e.input_ids for e in encoded], shareable, min_saved=min_saved)
+    return Work(tree, plan(tree, batch_tokens=batch_tokens, kv_tokens=kv_tokens))
+
+
+def run(network: Network, encoded: Sequence[Encoded], work: Work) -> Iterator[tuple[int, TokenLogprobs]]:
+    """Answers, pass by pass. Out of memory halves a pass and goes on; a single query that does not fit is an error."""
+    packs = list(reversed(work.plan.packs))
+    have: dict[int, KeysValues] = {}
+    while packs:
+        pack = packs.pop()
+        replies: list[TokenLogprobs] | None = None
+        try:
+            with torch.inference_mode(), network.context():
+                states = hidden_states(network, [e.input_ids for e in encoded], work.tree, pack, have)
+                replies = _replies(network, [encoded[i] for i in pack.members], states)
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            if len(pack.members) == 1 or not _out_of_memory(error):
+                raise
+        if replies is None:  # out of memory; here the failed pass's tensors are no longer held by the exception
+            if network.device.type == "cuda":
+                torch.cuda.empty_cache()
+            packs += reversed(pack.split(work.tree))
+            continue
+        yield from zip(pack.members, replies, strict=True)
+
+
+def hidden_states(
+    network: Network,
+    sequences: Sequence[NDArray[np.int64]],
+    tree: TokenTree,
+    pack: Pack,
+    have: dict[int, KeysValues],
+) -> list[tuple[int, Tensor]]:
+    """One pass.
+
+    Args:
+        have: keys and values at hand, by stretch; becomes what the pack keeps.
+
+    Returns:
+        for each member, the position of its last stretch's first token, and that stretch's hidden states (L, D).
+    """
+    if not network.packs:
+        return _padded(network, [sequences[i] for i in pack.members])
+    layout, begins = lay_out(tree, pack.needed, have, pack.keep, network.device)
+    ids = [sequences[tree.stretches[s].source][tree.stretches[s].start : tree.stretches[s].stop] for s in begins]
+    tokens = torch.from_numpy(np.concatenate(ids)).to(network.device)
+    with tree_attention(network.config):
+        hidden = network.backbone(
+            input_ids=tokens[None], position_ids=layout.positions[None], use_cache=False, tree=layout
+        ).last_hidden_state[0]  # (T, D)
+    for stretch in list(have):
+        if stretch not in pack.keep:
+            del have[stretch]
+    have.update(layout.kept)
+    out = []
+    for i in pack.members:
+        s = tree.last[i]
+        out.append((tree.stretches[s].start, hidden[begins[s] : begins[s] + len(tree.stretches[s])]))
+    return out
+
+
+def _padded(network: Network, sequences: Sequence[NDArray[np.int64]]) -> list[tuple[int, Tensor]]:
+    """One padded batch. Padding is on the right: under a causal mask no real token sees it, so no mask is needed."""
+    ids = np.zeros((len(sequences), max(map(len, sequences))), dtype=np.int64)  # (B, T)
+    for row, sequence in zip(ids, sequences, strict=True):
+        row[: len(sequence)] = sequence
+    tokens = torch.from_numpy(ids).to(network.device)
+    hidden = network.backbone(input_ids=tokens, use_cache=False).last_hidden_state  # (B, T, D)
+    return [(0, row[: len(sequence)]) for row, sequence in zip(hidden, sequences, strict=True)]
+
+
+def _replies(network: Network, members: Sequence[Encoded], states: Sequence[tuple[int, Tensor]]) -> list[TokenLogprobs]:
+    rows, targets = [], []
+    for e, (start, hidden) in zip(members, states, strict=True):
+        at = e.target_positions
+        rows.append(hidden[torch.from_numpy(at - 1 - start).to(hidden.device)])
+        targets.append(e.input_ids[at])
+    wanted = torch.from_numpy(np.concatenate(targets)).to(network.device)
+    all_ = target_logprobs(network.head, torch.cat(rows), wanted)
+    bounds = np.cumsum([0, *map(len, targets)])
+    return [
+        TokenLogprobs(all_.logprobs[a:b], all_.mean[a:b], all_.std[a:b], all_.argmax[a:b])
+        for a, b in itertools.pairwise(bounds)
+    ]
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error)
