@@ -6,7 +6,8 @@ Requests: every record once by itself and once after each of K masked copies of 
 query at a time, full float32 logits over all positions, as most public tools ask; with `--naive-every n` it is timed
 on every n-th request and scaled to all, by tokens. Ours answers all, without its answer cache. Both take turns, ten
 records at a time, so that both meet the same machine. lm-evaluation-harness runs in an environment of its own
-(`peer_lm_eval.py` says how to make it), with its best batch size, in our default dtype, on the same tokens.
+(`peer_lm_eval.py` says how to make it), with its best batch size, in our default dtype, on the same tokens;
+`--peer-every n` as for naive.
 
 The last line is JSON: `ratio` is naive time over ours in float32, `max_abs_diff` the largest difference of a mean
 log-likelihood there (nats a token).
@@ -146,6 +147,7 @@ def main() -> None:
     parser.add_argument("--naive-every", type=int, default=1)
     parser.add_argument("--model", default="builtin:smollm2-135m-instruct")
     parser.add_argument("--lm-eval-python", help="python of the environment that has lm_eval")
+    parser.add_argument("--peer-every", type=int, default=1)
     parser.add_argument("--lm-eval-batch-sizes", default="1,2,4,8,16")
     args = parser.parse_args()
     locate(args.model)  # a wrong name fails before anything is read
@@ -176,12 +178,15 @@ def main() -> None:
         "what": f"icp-sp, K={args.k}, {len(records)} records of {args.data or 'the generator'}, {args.model}",
         "n_requests": len(queries),
         "naive_every": args.naive_every,
+        "peer_every": args.peer_every,
         "threads": torch.get_num_threads(),
         "by_dtype": by_dtype,
     }
     if args.lm_eval_python:
-        found = peer(args, name, queries)
-        means = dict(enumerate(found.pop("means")))
+        numbers = range(0, len(queries), args.peer_every)
+        found = peer(args, name, [queries[i] for i in numbers])
+        means = dict(zip(numbers, found.pop("means"), strict=True))
+        found["seconds"] *= last["ours"].tokens / found["n_tokens"]
         found["ratio"] = round(found["seconds"] / last["ours"].seconds, 2)
         found["max_abs_diff"] = difference(means, last["ours"].scores)
         result["lm_eval"] = found

@@ -19,7 +19,7 @@ from indelible.models.sources import Source
 from indelible.scoring.candidates import Ranking, rank_candidates
 from indelible.scoring.network import Network, Work, lay_out_work, run
 
-DEFAULT_BATCH_TOKENS = {"cpu": 2048, "cuda": 8192, "mps": 4096}
+DEFAULT_BATCH_TOKENS = {"cpu": 1024, "cuda": 8192, "mps": 4096}
 KV_MEMORY = 1 << 30
 """Bytes of keys and values of shared beginnings kept between passes."""
 

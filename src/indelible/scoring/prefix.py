@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-MIN_SAVED_TOKENS = 24
+MIN_SAVED_TOKENS = 16
 """A shared stretch stands by itself when that saves at least this many token computations. Each such stretch costs one
-more attention call a layer, measured at about ten tokens' worth of the embedded model (docs/performance.md)."""
+more attention call a layer: on two CPU cores, about eight tokens of the embedded model (benchmarks/sharing.py)."""
 
 
 @dataclass(frozen=True, slots=True)
