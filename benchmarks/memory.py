@@ -16,19 +16,17 @@ import json
 import resource
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from indelible.attacks import make_attack
 from indelible.attacks.base import Resources
 from indelible.data.records import Message, Query, Record
 from indelible.data.synthetic import synthetic_records
+from indelible.drift import one_by_one
 from indelible.interview import prepare
-from indelible.models.causal import CausalModel
 from indelible.models.load import LoadOptions, load_model
 from indelible.scoring.engine import Answers, answer
 
@@ -56,19 +54,6 @@ def queries(n: int) -> list[Query]:
     return list(dict.fromkeys([*constant[: n // 2], *probes]))[:n]
 
 
-@torch.inference_mode()
-def naive(model: CausalModel, asked: Sequence[Query]) -> dict[str, float]:
-    """Means by digest, one query at a time, full logits."""
-    out = {}
-    for query in asked:
-        encoded = model.encode(query)
-        ids = torch.from_numpy(encoded.input_ids)[None]
-        logp = model.module(input_ids=ids, use_cache=False).logits.float().log_softmax(-1)[0]
-        at = torch.from_numpy(encoded.target_positions)
-        out[query.digest().hex()] = float(logp[at - 1, ids[0, at]].mean())
-    return out
-
-
 def one_side(args: argparse.Namespace) -> dict[str, Any]:
     """Load, ask, and read the high-water mark."""
     fast = args.side == "ours"
@@ -81,7 +66,8 @@ def one_side(args: argparse.Namespace) -> dict[str, Any]:
         scores = {q.digest().hex(): float(np.mean(answers[q].logprobs)) for q in longest}
         n_tokens = counts.tokens_computed
     else:
-        scores, n_tokens = naive(model, longest), sum(len(model.encode(q)) for q in longest)
+        scores = {q.digest().hex(): float(one_by_one(model, model.encode(q)).mean()) for q in longest}
+        n_tokens = sum(len(model.encode(q)) for q in longest)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"peak_bytes": peak, "n_queries": len(asked), "tokens": n_tokens, "scores": scores}
 
@@ -112,6 +98,7 @@ def main() -> None:
                 "ratio": round(found["ours"]["peak_bytes"] / allowed, 3),
                 "max_abs_diff": max(abs(scores["ours"][k] - scores["naive"][k]) for k in scores["naive"]),
                 "what": f"{found['ours']['n_queries']} queries, {args.model}, {args.dtype}",
+                "n_naive": N_NAIVE,
                 "kv_memory": args.kv_memory,
                 **found,
             }

@@ -121,7 +121,7 @@ def audit(
         with_text=with_text or None, attacks=_names(attacks), settings=_settings(set_), fail_if=fail_if or None,
         data=_given(format=format_, columns=_columns(columns), group_column=group_column, id_column=id_column) or None,
         load=_given(template=template, system=system, device=device, dtype=dtype, batch_tokens=batch_tokens,
-                    kv_memory=_bytes(kv_memory), quantise=quantise,
+                    kv_memory=kv_memory, quantise=quantise,
                     trust_remote_code=trust_remote_code or None) or None,
     )  # fmt: skip
     checked, given = resolve(AuditConfig, flags, config)
@@ -162,6 +162,9 @@ def train(
     schedule: Annotated[str | None, Opt("--schedule", help="cosine or constant.")] = None,
     warmup_ratio: Annotated[float | None, Opt("--warmup-ratio")] = None,
     max_tokens: Annotated[int | None, Opt("--max-tokens", help="Longer rows are left out, never cut.")] = None,
+    micro_batch_tokens: Annotated[
+        int | None, Opt("--micro-batch-tokens", help="Tokens of a forward pass; a step has as many as it needs.")
+    ] = None,
     lora_rank: Annotated[int | None, Opt("--lora-rank", help="0 trains all weights.")] = None,
     save_at: Annotated[str | None, Opt("--save-at", help="Steps to save at, comma-separated.")] = None,
     seed: Annotated[int | None, _SEED] = None,
@@ -180,9 +183,9 @@ def train(
 
     flags = _given(
         model=model, train=train_, out=out, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate,
-        schedule=schedule, warmup_ratio=warmup_ratio, max_tokens=max_tokens, lora_rank=lora_rank,
-        save_at=_steps(save_at), seed=seed, template=template, system=system, device=device, autocast=autocast,
-        data=_given(format=format_, columns=_columns(columns), id_column=id_column) or None,
+        schedule=schedule, warmup_ratio=warmup_ratio, max_tokens=max_tokens, micro_batch_tokens=micro_batch_tokens,
+        lora_rank=lora_rank, save_at=_steps(save_at), seed=seed, template=template, system=system, device=device,
+        autocast=autocast, data=_given(format=format_, columns=_columns(columns), id_column=id_column) or None,
     )  # fmt: skip
     checked, _ = resolve(TrainConfig, flags, config)
     from indelible.training.run import run_train
@@ -256,18 +259,6 @@ def list_(what: Annotated[str, typer.Argument(help="attacks, models or formats")
     from indelible.listing import listing
 
     typer.echo(listing(what))
-
-
-def _bytes(text: str | None) -> int | None:
-    """A size such as 536870912, 512M or 2G."""
-    if text is None:
-        return None
-    number, unit = text.strip().upper().rstrip("IB"), {"K": 10, "M": 20, "G": 30}
-    shift = unit.get(number[-1:], 0)
-    digits = number[:-1] if shift else number
-    if not digits.isdigit():
-        raise ConfigError(f"--kv-memory {text}: expected bytes, or a whole number with K, M or G, such as 512M")
-    return int(digits) << shift
 
 
 def _finish(outcome: Outcome) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from indelible.errors import ConfigError, did_you_mean
 
@@ -37,13 +37,25 @@ class DataOptions(_Settings):
     split: str = "train"
 
 
+def _bytes(value: Any) -> Any:
+    """A size: bytes, or a whole number with K, M or G, such as 512M."""
+    if not isinstance(value, str):
+        return value
+    number, unit = value.strip().upper().rstrip("IB"), {"K": 10, "M": 20, "G": 30}
+    shift = unit.get(number[-1:], 0)
+    digits = number[:-1] if shift else number
+    if not digits.isdigit():
+        raise ValueError("expected bytes, or a whole number with K, M or G, such as 512M")
+    return int(digits) << shift
+
+
 class ModelOptions(_Settings):
     """How models are loaded and rendered."""
 
     device: str = "auto"
     dtype: str = "auto"
     batch_tokens: int | None = Field(default=None, ge=1)
-    kv_memory: int = Field(default=1 << 30, ge=0)
+    kv_memory: Annotated[int, BeforeValidator(_bytes)] = Field(default=1 << 30, ge=0)
     template: str | None = None
     system: str | None = None
     quantise: Literal["none", "4bit", "8bit"] = "none"

@@ -127,10 +127,11 @@ def from_main(make: Callable[[], T]) -> T:
     if n_processes() == 1:
         return make()
     made, error = _attempt(make if is_main() else None)
-    _, error = meet(None, error)
-    if error is not None:
-        raise error
-    sent: T = _broadcast(made)
+    with undisturbed():  # nobody leaves between the two
+        _, error = meet(None, error)
+        if error is not None:
+            raise error
+        sent: T = _broadcast(made)
     return sent
 
 

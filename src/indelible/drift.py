@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,14 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from indelible.data.chat import Encoded
 from indelible.data.records import Query
+from indelible.errors import UserError
 from indelible.models.base import TokenLogprobs
 from indelible.models.causal import CausalModel
 from indelible.models.load import LoadOptions, load_model
 from indelible.progress import say
 
-COPY_FACTOR = 1.3
+COPY_FACTOR = 1.1
 """Memory that a float32 copy needs, over the bytes of its weights."""
 
 
@@ -46,29 +48,39 @@ def measure_drift(
         return facts | {"not_measured": "switched off"}
     if options.quantise != "none":
         return facts | {"not_measured": "a quantised model has no float32 form to compare with"}
-    plain = model
-    if model.dtype != torch.float32:
-        needed, free = int(COPY_FACTOR * 4 * model.n_parameters), _free_memory(model.device)
-        if needed > free:
-            why = f"a float32 copy needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
-            return facts | {"not_measured": why}
-        say("checking a few answers in float32, one by one")
-        plain, _ = load_model(model.name, replace(options, dtype="float32", trainable=True), base=base)
-        plain = replace(plain, chat=model.chat)
     queries = sorted(answers, key=lambda q: q.digest())
     chosen = random.Random(f"{seed}:drift").sample(queries, min(n, len(queries)))
-    tokens, means = [0.0], [0.0]
-    for query in chosen:
-        slow, fast = one_by_one(plain, query), answers[query].logprobs
-        tokens.append(float(np.abs(slow - fast).max()))
-        means.append(float(abs(slow.mean() - fast.mean(dtype=np.float64))))
-    return facts | {"n_queries": len(chosen), "max_abs_logprob_nats": max(tokens), "max_abs_mean_nats": max(means)}
+    if not chosen:
+        return facts | {"not_measured": "the model answered nothing"}
+    longest = max(len(model.encode(q)) for q in chosen)
+    logits = 3 * 4 * longest * int(model.module.config.get_text_config().vocab_size)
+    copy = 0 if model.dtype == torch.float32 else int(COPY_FACTOR * 4 * model.n_parameters)
+    free = _free_memory(model.device)
+    if copy + logits > free:
+        why = f"the check needs {(copy + logits) / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
+        return facts | {"not_measured": why}
+    try:
+        plain = model if not copy else _in_float32(model, options, base)
+        slow = [one_by_one(plain, model.encode(q)) for q in chosen]
+    except (RuntimeError, OSError, UserError) as error:  # a check that fails must not cost the run
+        return facts | {"not_measured": f"the check failed: {str(error).splitlines()[0] if str(error) else error!r}"}
+    fast = [answers[q].logprobs.astype(np.float64) for q in chosen]
+    token = np.max([np.abs(a - b).max() for a, b in zip(slow, fast, strict=True)])
+    mean = np.max([abs(a.mean() - b.mean()) for a, b in zip(slow, fast, strict=True)])
+    if not np.isfinite(token):
+        return facts | {"not_measured": "a log-probability is not a number"}
+    return facts | {"n_queries": len(chosen), "max_abs_logprob_nats": float(token), "max_abs_mean_nats": float(mean)}
+
+
+def _in_float32(model: CausalModel, options: LoadOptions, base: str | None) -> CausalModel:
+    say("checking a few answers in float32, one by one")
+    plain, _ = load_model(model.name, replace(options, dtype="float32", trainable=True), base=base)
+    return replace(plain, chat=model.chat)
 
 
 @torch.inference_mode()
-def one_by_one(model: CausalModel, query: Query) -> np.ndarray:
-    """Log-probabilities of a query's target tokens by the module's own forward pass: batch 1, full float32 logits."""
-    encoded = model.encode(query)
+def one_by_one(model: CausalModel, encoded: Encoded) -> NDArray[np.float64]:
+    """Log-probabilities of the target tokens by the module's own forward pass: batch 1, full float32 logits."""
     ids = torch.from_numpy(encoded.input_ids)[None].to(model.device)  # (1, T)
     with model.network.context():
         logp = model.module(input_ids=ids, use_cache=False).logits[0].float().log_softmax(-1)  # (T, V)
@@ -77,6 +89,8 @@ def one_by_one(model: CausalModel, query: Query) -> np.ndarray:
 
 
 def _free_memory(device: torch.device) -> int:
+    import psutil  # type: ignore[import-untyped]
+
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(psutil.virtual_memory().available)

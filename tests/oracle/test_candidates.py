@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from indelible.data.records import Message, Query
-from indelible.errors import DataError
+from indelible.errors import DataError, Unscorable
 from indelible.models.causal import CausalModel
 from indelible.models.load import LoadOptions, load_model
+from indelible.scoring import candidates as candidates_module
 from indelible.scoring.candidates import TIE_NATS, Ranking
 
 PROMPT = (Message("user", "Which reference code does Ada Lovelace have? It is on the letter about her hearing test."),)
@@ -33,6 +34,26 @@ def slowly(model: CausalModel, query: Query, candidates: list[str], suffix: str,
         at = torch.arange(len(prompt), len(whole))
         out.append(float(logp[at - 1, whole[at]].double().sum()))
     return np.array(out)
+
+
+@pytest.mark.parametrize(("suffix", "prefix"), [("", ""), ("!", "Her code is "), (" x", " ")])
+@pytest.mark.parametrize("template", [None, "alpaca", "llama3"])
+def test_candidates_are_encoded_as_training_encodes_answers(tokenizer, template, suffix: str, prefix: str) -> None:
+    from indelible.data.chat import chat_format
+
+    chat = chat_format(tokenizer, template=template)
+    texts = [prefix + c + suffix for c in UNEQUAL]
+    prompt, ids = chat.encode_answers(PROMPT, texts, len(prefix))
+    reaches = False
+    for text, one in zip(texts, ids, strict=True):
+        whole = chat.encode(Query(PROMPT, text))
+        assert whole.input_ids[: len(prompt) + len(one)].tolist() == [*prompt, *one]
+        after = [s for s, at in zip(whole.spans, whole.target_positions, strict=True) if at >= len(prompt) + len(one)]
+        assert all(span is None for span in after), "nothing but the end marker follows"
+        scored = whole.spans[len(whole.spans) - len(one) - len(after)]
+        assert scored is not None
+        reaches |= scored.end > len(prefix)
+    assert reaches, "what all share and lies within the prefix is not scored"
 
 
 def assert_ranked(found: Ranking, values: np.ndarray, true: int) -> None:
@@ -93,6 +114,28 @@ def test_branches_that_cannot_outrank_a_memorised_answer_are_not_computed(tuned_
     whole, pruned = model.rank(query, answers, everything=True), model.rank(query, answers)
     assert (whole.rank, pruned.rank) == (1, 1)
     assert pruned.tokens_computed < whole.tokens_computed / 3
+
+
+def test_in_bfloat16_pruning_loses_no_candidate_that_stands_clear_of_the_true_one() -> None:
+    model, _ = load_model("builtin:toy", LoadOptions(device="cpu", dtype="bfloat16"))
+    for true in (0, 500, 999):
+        query = Query(PROMPT, DIGITS[true])
+        whole, pruned = model.rank(query, DIGITS, everything=True), model.rank(query, DIGITS)
+        assert whole.logprobs is not None
+        near = int((np.abs(whole.logprobs - whole.logprob) < 0.5).sum())
+        assert abs(pruned.rank - whole.rank) <= near
+        assert pruned.logprob == pytest.approx(whole.logprob, abs=0.5)
+
+
+def test_a_value_that_is_no_number_is_no_rank(toy, monkeypatch) -> None:
+    monkeypatch.setattr(
+        candidates_module,
+        "chosen_logprobs",
+        lambda _head, _hidden, rows, _ids: np.full(len(rows), np.nan, dtype=np.float64),
+    )
+    for everything in (True, False):
+        with pytest.raises(Unscorable, match="not a number"):
+            toy.rank(Query(PROMPT, "a"), ["a", "b", "abc"], everything=everything)
 
 
 def test_an_adapter_ranks_through_itself_and_as_its_base(toy, lora_toy: Path) -> None:

@@ -42,6 +42,7 @@ def test_float32_answers_are_the_plain_ones_and_bfloat16_ones_are_measured_again
 def test_what_is_not_measured_has_a_reason(toy, queries, monkeypatch) -> None:
     assert measured(toy, FLOAT32, queries, n=0)["not_measured"] == "switched off"
     assert "quantised" in measured(toy, replace(FLOAT32, quantise="4bit"), queries)["not_measured"]
+    assert "nothing" in drift.measure_drift(toy, FLOAT32, {}, n=4, seed=0, base=None)["not_measured"]
     monkeypatch.setattr(drift, "_free_memory", lambda _: 1000)
     facts = measured(replace(toy, dtype=torch.bfloat16), FLOAT32, queries)
     assert "GiB are free" in facts["not_measured"]

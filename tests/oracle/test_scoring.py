@@ -166,6 +166,23 @@ def _mixed_windows():
     return Qwen3ForCausalLM(Qwen3Config(layer_types=layers, use_sliding_window=True, sliding_window=12, **sizes, **IDS))
 
 
+def _window_in_the_mask_alone():
+    from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
+
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "decoder_sparse_step": 1}
+    window = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 3}
+    sizes = {**TINY, "num_key_value_heads": 2, "shared_expert_intermediate_size": 16}
+    return Qwen2MoeForCausalLM(Qwen2MoeConfig(**sizes, **experts, **window, **IDS))
+
+
+def _rotary_by_length():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+    sizes = {**TINY, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    return LlamaForCausalLM(LlamaConfig(rope_parameters=rope, **sizes, **IDS))
+
+
 def _capped():
     from transformers import Gemma2Config, Gemma2ForCausalLM
 
@@ -174,7 +191,14 @@ def _capped():
 
 
 @pytest.mark.parametrize(
-    ("make", "shares"), [(_gpt2, True), (_sliding, True), (_mixed_windows, True), (_capped, False)]
+    ("make", "shares"),
+    [
+        (_gpt2, True),
+        (_sliding, True),
+        (_mixed_windows, True),
+        (_window_in_the_mask_alone, False),
+        (_capped, False),
+    ],
 )
 def test_other_architectures_share_only_where_packs_are_proved_equal(
     tokenizer, queries, tmp_path: Path, make: Callable[[], torch.nn.Module], shares: bool
@@ -191,6 +215,36 @@ def test_other_architectures_share_only_where_packs_are_proved_equal(
         assert (counts.tokens_computed < counts.tokens_asked) is shares
         for query in asked:
             assert_equal(found[query], slowly(model, query))
+
+
+def test_a_rotary_embedding_that_depends_on_the_longest_query_is_asked_one_by_one(tokenizer, queries, tmp_path) -> None:
+    torch.manual_seed(1)
+    _rotary_by_length().save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    model = replace(load_model(str(tmp_path), FLOAT32)[0], context_length=1024)
+    assert model.rotary_limit == 64
+    asked = [*queries["constant prefix"], *queries["one token"]]
+    assert max(len(model.encode(q)) for q in asked) > 64 > min(len(model.encode(q)) for q in asked)
+    found, _ = answer(model, asked)
+    for query in asked:
+        assert_equal(found[query], slowly(model, query))
+
+
+def test_a_model_saved_without_its_cache_flag_shares_all_the_same(tokenizer, tmp_path: Path) -> None:
+    model = _sliding()
+    model.config.use_cache = False  # as trainers with gradient checkpointing leave it
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    assert load_model(str(tmp_path), FLOAT32)[0].packs
+
+
+def test_bfloat16_answers_are_those_of_bfloat16_asked_one_by_one(mixture) -> None:
+    model, _ = load_model("builtin:toy", replace(FLOAT32, dtype="bfloat16"))
+    found, _ = answer(model, mixture)
+    for query in mixture:
+        slow = slowly(model, query).logprobs
+        assert np.abs(found[query].logprobs - slow).max() < 0.25
+        assert abs(found[query].logprobs.mean() - slow.mean()) < 0.05
 
 
 def test_one_masked_call_gives_what_cutting_by_stretch_gives(toy, mixture, truth, monkeypatch) -> None:
@@ -212,7 +266,13 @@ def test_an_adapted_model_answers_through_its_adapter_and_its_base_view_as_the_b
     assert max(np.abs(tuned[q].logprobs - base[q].logprobs).max() for q in mixture) > 0.1
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("not enough memory")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+    ],
+)
 def test_out_of_memory_halves_the_batch_and_loses_nothing(own_toy, mixture, truth, error: Exception) -> None:
     tried: list[int] = []
     longest = max(len(own_toy.encode(q)) for q in mixture)

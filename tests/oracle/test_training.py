@@ -89,9 +89,9 @@ def step(model: CausalModel, encoded: Sequence[Encoded], max_tokens: int = 100_0
 
 def test_the_training_loss_of_a_record_is_minus_the_sum_of_its_scored_log_probabilities(toy, texts) -> None:
     found, _ = answer(toy, texts)
+    model = own_toy()
     for query in texts:
-        with torch.no_grad():
-            loss = float(passes.token_loss(toy, [toy.encode(query)]))
+        loss = float(passes.add_gradient(model, [model.encode(query)], 1.0, autocast=False))
         assert loss == pytest.approx(-found[query].logprobs.sum(), abs=1e-3, rel=1e-5)
 
 
@@ -105,15 +105,6 @@ def test_micro_batches_give_the_gradient_of_one_large_batch(texts, packs: bool, 
     loss, got = step(replace(model, packs=packs), encoded, max_tokens)
     assert loss == pytest.approx(mean, abs=1e-5)
     torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-6)
-
-
-def test_the_loss_is_differentiable_by_itself(texts) -> None:
-    model = own_toy()
-    encoded = [model.encode(q) for q in texts]
-    _, wanted = slow_gradient(model, encoded)
-    n = sum(int(e.is_target.sum()) for e in encoded)
-    (passes.token_loss(model, encoded) / n).backward()
-    torch.testing.assert_close(gradient(model), wanted, rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("logits_bytes", [1, 512 * 4 * 7])
@@ -147,11 +138,11 @@ def test_a_beginning_that_rows_share_is_computed_once_unless_something_is_droppe
 
     model.network.backbone.register_forward_pre_hook(count, with_kwargs=True)
     model.module.train()
-    passes.token_loss(model, encoded)
-    model.module.config.attention_dropout = 0.5
-    passes.token_loss(model, encoded)
+    passes.add_gradient(model, encoded, 1.0, autocast=False)
+    model.module.config.attention_dropout = 0.5  # dropped by a function, not by a module
+    passes.add_gradient(model, encoded, 1.0, autocast=False)
     model.module.eval()
-    passes.token_loss(model, encoded)
+    passes.add_gradient(model, encoded, 1.0, autocast=False)
     beginnings = {e.input_ids[: t + 1].tobytes() for e in encoded for t in range(len(e))}
     assert seen == [len(beginnings), sum(map(len, encoded)), len(beginnings)]
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from indelible.data.records import Message, Query
 from indelible.data.templates import END_MARKERS, TEMPLATES
-from indelible.errors import ConfigError, ModelError, did_you_mean
+from indelible.errors import ConfigError, DataError, ModelError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,21 +204,23 @@ class ChatFormat:
             the tokens before the answers, and those of each answer, without an end marker.
 
         Raises:
-            ModelError: this format has no boundary between prompt and answer.
+            ModelError: this format has no boundary between prompt and answer. DataError: trimmed, two are the same.
         """
         if self.joint:
             raise ModelError("compat icp-mia has no boundary between prompt and answer: candidates cannot be ranked")
-        pieces = self.pieces(messages, answers[0])
+        probe = " x "  # any answer shows what stands before it, and whether the template trims
+        pieces = self.pieces(messages, probe)
         at = max(i for i, p in enumerate(pieces) if p.turn >= 0 and not p.is_end)
-        trims = pieces[at].text != answers[0]
-        texts = [a.strip() for a in answers] if trims else list(answers)
+        texts = [a.strip() for a in answers] if pieces[at].text != probe else list(answers)
+        if len(set(texts)) < len(texts):
+            raise DataError("two of the answers differ in blanks only, which this chat template trims")
         prompt: list[int] = []
         for piece in pieces[:at]:
             prompt += self.tokenizer(piece.text, add_special_tokens=False)["input_ids"]
         rows = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
         encoded = [np.array(row, dtype=np.int64) for row in rows]
         first = self.tokenizer(texts[0], add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-        fixed = n_fixed - pieces[at].trimmed
+        fixed = n_fixed - (answers[0].index(texts[0]) if texts[0] else 0)  # characters trimmed in front
         n_common = sum(1 for _, end in first if end <= fixed) if n_fixed else 0
         for ids in encoded:
             n = min(n_common, len(ids))

@@ -19,7 +19,7 @@ from indelible.models.sources import Source
 from indelible.scoring.candidates import Ranking, rank_candidates
 from indelible.scoring.network import Network, Work, lay_out_work, run
 
-DEFAULT_BATCH_TOKENS = {"cpu": 1024, "cuda": 8192, "mps": 4096}
+DEFAULT_BATCH_TOKENS = {"cpu": 1024, "cuda": 4096, "mps": 4096}
 KV_MEMORY = 1 << 30
 """Bytes of keys and values of shared beginnings kept between passes."""
 
@@ -44,7 +44,8 @@ class CausalModel:
     n_parameters: int  # an adapter's included
     adapter: bool | None = None  # None: no adapter at all
     kv_memory: int = KV_MEMORY
-    packs: bool = False  # proved by `check_network`
+    rotary_limit: int = 1 << 62  # beyond it the rotary embedding depends on the longest query of a pass
+    packs: bool = False  # proved by `runs_packs`
 
     @property
     def fingerprint(self) -> str:
@@ -65,12 +66,23 @@ class CausalModel:
         return self.chat.encode(query)
 
     def _work(self, encoded: Sequence[Encoded]) -> Work:
-        kv_tokens = self.kv_memory // _kv_bytes(self.module.config, self.dtype)
-        return lay_out_work(encoded, packs=self.packs, batch_tokens=self.batch_tokens, kv_tokens=kv_tokens)
+        alike = max(map(len, encoded), default=0) <= self.rotary_limit
+        return lay_out_work(
+            encoded,
+            packs=self.packs and alike,
+            batch_tokens=self.batch_tokens if alike else 1,  # else one by one: a long query turns its neighbours
+            kv_tokens=self.kv_tokens,
+        )
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens whose keys and values fit into `kv_memory`."""
+        return self.kv_memory // _kv_bytes(self.module.config, self.dtype) if self.packs else 0
 
     def stream(self, encoded: Sequence[Encoded]) -> Iterator[tuple[int, TokenLogprobs]]:
         """Answers as they get ready."""
-        return run(self.network, encoded, self._work(encoded))
+        work = self._work(encoded)
+        return run(replace(self.network, packs=work.packs), encoded, work)
 
     def costs(self, encoded: Sequence[Encoded]) -> Sequence[int]:
         """Tokens that `stream` computes for each of these; a shared beginning counts once."""
@@ -111,13 +123,14 @@ class CausalModel:
             raise DataError("a candidate without a token, or nothing before it: candidates need a prompt")
         if longest > self.context_length:
             raise DataError(f"candidates end {longest} tokens after the start; the context has {self.context_length}")
+        alike = longest <= self.rotary_limit
         return rank_candidates(
-            self.network,
+            replace(self.network, packs=self.packs and alike),
             prompt,
             ids,
             list(candidates).index(query.target),
-            batch_tokens=self.batch_tokens,
-            kv_tokens=self.kv_memory // _kv_bytes(self.module.config, self.dtype),
+            batch_tokens=self.batch_tokens if alike else 1,
+            kv_tokens=self.kv_tokens,
             everything=everything,
         )
 
@@ -216,6 +229,7 @@ def describe(model: CausalModel, source: Source) -> dict[str, Any]:
         "system": model.chat.system,
         "context_length": model.context_length,
         "adapter": model.adapter,
+        "shares_beginnings": model.packs,
         "merged": "not merged"
         if model.adapter is not None
         else "full weights; whether an adapter is merged in is not known",

@@ -18,9 +18,10 @@ from indelible.models.causal import (
     default_device,
     default_dtype,
 )
-from indelible.models.checks import check_adapter, check_network, runs_packs
-from indelible.models.prepack import can_prepack, prepack
+from indelible.models.checks import check_adapter, check_network, prepack_checked, rotary_limit, runs_packs
+from indelible.models.prepack import can_prepack
 from indelible.models.sources import Source, locate, trained_system
+from indelible.progress import say
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -77,8 +78,6 @@ def load_model(given: str, options: LoadOptions, *, base: str | None = None) -> 
     chat = chat_format(tokenizer, template=options.template, system=system, chat_data=options.chat_data)
     module.eval()
     n_parameters = sum(p.numel() for p in module.parameters())
-    if not options.trainable and can_prepack(device, dtype):
-        prepack(module)
     model = CausalModel(
         name=given,
         weights_fingerprint=hashlib.sha256((fingerprint + options.quantise).encode()).hexdigest(),
@@ -94,7 +93,11 @@ def load_model(given: str, options: LoadOptions, *, base: str | None = None) -> 
         adapter=True if source.kind == "adapter" else None,
     )
     check_network(model)
-    model = replace(model, packs=runs_packs(model))
+    model = replace(model, packs=runs_packs(model), rotary_limit=rotary_limit(module.config))
+    if not model.packs:
+        say(f"{given}: its architecture computes every prompt anew; beginnings are not shared")
+    elif not options.trainable and can_prepack(module, device, dtype):
+        prepack_checked(model)
     if source.kind == "adapter":
         check_adapter(model)
     return model, source

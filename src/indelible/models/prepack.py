@@ -36,8 +36,10 @@ class PackedLinear(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, packed"
 
 
-def can_prepack(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether this build of torch and this processor have the layout."""
+def can_prepack(module: Any, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether this build of torch and this processor have the layout, and nothing reads the weights (DoRA does)."""
+    if any(name.endswith("lora_magnitude_vector") for name, _ in module.named_modules()):
+        return False
     known = hasattr(torch.ops.mkldnn, "_reorder_linear_weight") and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     if device.type != "cpu" or not torch.backends.mkldnn.is_available() or not known:
         return False

@@ -57,17 +57,15 @@ def attend(
     refuse_unknown(query, unknown)
     for stretch, place in tree.keep.items():
         tree.kept.setdefault(stretch, []).append((key[:, :, place].clone(), value[:, :, place].clone()))
-    windowed = sliding_window is not None and int(tree.positions.max()) >= sliding_window
-    if cuts_by_stretch(query, tree) and not windowed:
-        return _by_stretch(module.layer_idx, query[0], key[0], value[0], scaling, dropout, tree), None
-    return _masked(
-        module.layer_idx, query, key, value, scaling, dropout, tree, sliding_window if windowed else None
-    ), None
+    windowed = sliding_window is not None and tree.longest > sliding_window
+    if cuts_by_stretch(query) and not windowed:
+        return _by_stretch(module.layer_idx, query[0], key[0], value[0], scaling, tree), None
+    return _masked(module.layer_idx, query, key, value, scaling, tree, sliding_window if windowed else None), None
 
 
-def cuts_by_stretch(query: Tensor, tree: Layout) -> bool:
-    """Whether the work is cut by stretch: on a CPU, and not where a log-sum-exp would need a gradient."""
-    return query.device.type == "cpu" and not (torch.is_grad_enabled() and bool(tree.spans))
+def cuts_by_stretch(query: Tensor) -> bool:
+    """Whether the work is cut by stretch: on a CPU, where one call more costs little."""
+    return query.device.type == "cpu"
 
 
 def _masked(
@@ -76,7 +74,6 @@ def _masked(
     key: Tensor,
     value: Tensor,
     scaling: float | None,
-    dropout: float,
     tree: Layout,
     window: int | None,
 ) -> Tensor:
@@ -89,15 +86,12 @@ def _masked(
         keys.repeat_interleave(n_groups, dim=1),
         values.repeat_interleave(n_groups, dim=1),
         attn_mask=tree.visible(window),
-        dropout_p=dropout,
         scale=scaling,
     )
     return out.transpose(1, 2)
 
 
-def _by_stretch(
-    layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, dropout: float, tree: Layout
-) -> Tensor:
+def _by_stretch(layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, tree: Layout) -> Tensor:
     n_kv, n, d = key.shape
     q = query.unflatten(0, (n_kv, -1))  # (H_kv, G, T, D): heads that share a key stand together
     with_lse = bool(tree.spans)
@@ -107,7 +101,7 @@ def _by_stretch(
         n_same = len(tokens) // length
         if n_same == 1:
             place = slice(int(tokens[0]), int(tokens[0]) + length)
-            part, part_lse = _flash(q[:, :, place], key[:, place], value[:, place], scaling, dropout, causal=True)
+            part, part_lse = _flash(q[:, :, place], key[:, place], value[:, place], scaling, causal=True)
             out[place] = part.permute(2, 0, 1, 3)
             if lse is not None:
                 lse[place] = part_lse.permute(2, 0, 1)
@@ -115,10 +109,10 @@ def _by_stretch(
         # (H_kv, G, n * L, D) -> (n * H_kv, G, L, D): equal stretches are a batch
         own = [t[..., tokens, :].unflatten(-2, (n_same, length)) for t in (q, key, value)]
         q_, k_, v_ = (t.movedim(-3, 0).flatten(0, 1) for t in own)
-        if length <= SHORT and not dropout:
+        if length <= SHORT:
             part, part_lse = _short(q_, k_, v_, scaling)
         else:
-            part, part_lse = _flash(q_, k_, v_, scaling, dropout, causal=True)
+            part, part_lse = _flash(q_, k_, v_, scaling, causal=True)
         out[tokens] = part.unflatten(0, (n_same, n_kv)).permute(0, 3, 1, 2, 4).flatten(0, 1)
         if lse is not None:
             lse[tokens] = part_lse.unflatten(0, (n_same, n_kv)).permute(0, 3, 1, 2).flatten(0, 1)
@@ -146,7 +140,7 @@ def _join(
             k, v = (t[0] for t in span.carried[layer])
         else:
             k, v = key[:, span.keys], value[:, span.keys]
-        part, lse = _flash(q[:, :, span.queries], k, v, scaling, 0.0, causal=False)
+        part, lse = _flash(q[:, :, span.queries], k, v, scaling, causal=False)
         parts[span.level + 1, span.queries] = part.permute(2, 0, 1, 3)
         weights[span.level + 1, span.queries] = lse.permute(2, 0, 1)
     weights = torch.softmax(weights, dim=0)
@@ -161,15 +155,13 @@ def _short(q: Tensor, k: Tensor, v: Tensor, scaling: float | None) -> tuple[Tens
     n_groups, length = q.shape[1:3]
     hidden = torch.full((length, length), -torch.inf).triu(1).repeat(n_groups, 1)  # (G * L, L)
     scale = scaling if scaling is not None else q.shape[-1] ** -0.5
-    scores = torch.bmm(q.flatten(1, 2), k.transpose(1, 2)).float().mul_(scale).add_(hidden)
+    scores = torch.bmm(q.flatten(1, 2).float() * scale, k.transpose(1, 2).float()).add_(hidden)
     lse = scores.logsumexp(-1, keepdim=True)
     out = torch.bmm(scores.sub_(lse).exp_().to(v.dtype), v)
     return out.view_as(q), lse.view(q.shape[:-1])
 
 
-def _flash(
-    q: Tensor, k: Tensor, v: Tensor, scaling: float | None, dropout: float, *, causal: bool
-) -> tuple[Tensor, Tensor]:
+def _flash(q: Tensor, k: Tensor, v: Tensor, scaling: float | None, *, causal: bool) -> tuple[Tensor, Tensor]:
     """Fused attention with its log-sum-exp. q (B, G, L, D), k and v (B, K, D): G heads read the same keys.
 
     Returns:
@@ -177,5 +169,5 @@ def _flash(
     """
     n_groups = q.shape[1]
     k, v = (t[:, None].expand(-1, n_groups, -1, -1) for t in (k, v))  # no copy: stride 0
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, dropout, causal, scale=scaling)
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scaling)
     return out, lse

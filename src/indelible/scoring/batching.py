@@ -62,9 +62,13 @@ def plan(tree: TokenTree, *, batch_tokens: int, kv_tokens: int, carried: Set[int
 
     def close(following: list[int]) -> None:
         nonlocal needed, members, carried, n_tokens
-        keep = set(following) & needed
-        if sum(len(tree.stretches[s]) for s in keep) > kv_tokens:
-            keep = set()
+        keep: set[int] = set()
+        room = kv_tokens
+        for s in following:  # outermost first: they serve the most sequences
+            room -= len(tree.stretches[s])
+            if s not in needed or room < 0:
+                break
+            keep.add(s)
         packs.append(Pack(tuple(sorted(needed)), tuple(members), frozenset(keep)))
         needed, members, carried, n_tokens = set(), [], keep, 0
 

@@ -15,17 +15,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from indelible.errors import Unscorable
 from indelible.scoring.batching import Pack, plan
 from indelible.scoring.layout import KeysValues
 from indelible.scoring.logprobs import chosen_logprobs
-from indelible.scoring.network import Network, hidden_states
+from indelible.scoring.network import Network, hidden_states, passes
 from indelible.scoring.prefix import MIN_SAVED_TOKENS, Stretch, TokenTree, token_tree
 
 TIE_NATS = 1e-4
 """Candidates this close to the true one are not told apart: the two ranks count them above and below it."""
 
-SLACK_NATS = {torch.float32: 1e-3}
-"""How far below the true total a branch must be to be dropped; what rounding may move it between two passes."""
+SLACK_NATS = {torch.float32: 1e-4}
+SLACK_NATS_ROUNDED = 0.05
+"""How far below the true total, for each of its tokens, a branch must be to be dropped: more than rounding moves it
+between two passes. The second is for lower precisions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,9 @@ def rank_candidates(
         prompt: token ids before every candidate, at least one.
         candidates: token ids of each, any lengths, none empty; one may begin another.
         everything: no pruning; all candidates' values are in the answer.
+
+    Raises:
+        Unscorable: a value is not a number.
     """
     tree = token_tree(candidates, [len(c) for c in candidates], min_saved=1)
     children: list[list[int]] = [[] for _ in tree.stretches]
@@ -96,16 +102,18 @@ def rank_candidates(
         first = _prompt_pass(walk, [int(walk.tokens(s)[0]) for s in roots])
         floor = -np.inf
         if not everything:  # the true candidate's own path goes first, to know what can be dropped
-            path, level, upto = set(tree.chain(true)), roots, first
-            while level := [s for s in level if s in path]:
-                level, upto = _level(walk, level, upto, children, only=path)
-            floor = walk.total[tree.last[true]] - TIE_NATS - SLACK_NATS.get(network.dtype, 0.1)
-        level, upto = roots, first
-        while level := [s for s in level if upto[s] >= floor]:
-            level, upto = _level(walk, level, upto, children)
+            path = set(tree.chain(true))
+            _walk_down(walk, roots, first, children, only=path)
+            slack = SLACK_NATS.get(network.dtype, SLACK_NATS_ROUNDED) * len(candidates[true])
+            floor = walk.total[tree.last[true]] - TIE_NATS - slack
+        _walk_down(walk, roots, first, children, floor=floor)
+        if walk.total[tree.last[true]] < floor + TIE_NATS:  # rounding moved it by more than was allowed for
+            _walk_down(walk, roots, first, children)
     totals = np.array([walk.total.get(s, -np.inf) for s in tree.last])
     own = float(totals[true])
     others = np.delete(totals, true)
+    if np.isnan(totals).any():
+        raise Unscorable("a candidate's log-probability is not a number: its logits overflowed; use --dtype float32")
     return Ranking(
         rank=1 + int((others >= own - TIE_NATS).sum()),
         rank_optimistic=1 + int((others > own + TIE_NATS).sum()),
@@ -114,6 +122,22 @@ def rank_candidates(
         logprobs=totals if everything else None,
         tokens_computed=walk.tokens_computed,
     )
+
+
+def _walk_down(
+    walk: _Walk,
+    roots: Sequence[int],
+    first: dict[int, float],
+    children: Sequence[Sequence[int]],
+    *,
+    only: set[int] | None = None,
+    floor: float = -np.inf,
+) -> None:
+    """Score level after level: the stretches in `only`, if given, whose total up to their first token is not below
+    `floor`. What cannot be compared (NaN) goes on, to be found at the end."""
+    level, upto = [s for s in roots if only is None or s in only], first
+    while level := [s for s in level if not upto[s] < floor]:
+        level, upto = _level(walk, level, upto, children, only=only)
 
 
 def _prompt_pass(walk: _Walk, first_tokens: Sequence[int]) -> dict[int, float]:
@@ -191,16 +215,13 @@ def _run(
         carried=frozenset(walk.have) if packs else frozenset(),
     )
     walk.tokens_computed += sum(made.costs)
-    for pack in made.packs:
-        # the prompt stays for the next level, whatever this one's passes keep for each other
-        pack = replace(pack, keep=pack.keep | frozenset(walk.have) & {0})
-        states = hidden_states(walk.network, sequences, rooted, pack, walk.have)
-        members = [stretches[i] for i in pack.members]
-        out = []
-        for i, (_, hidden) in zip(pack.members, states, strict=True):
-            own = len(paths[i]) - shareable[i]
-            out.append(hidden[len(hidden) - own :])
-        yield members, out
-    for kept in list(walk.have):
-        if kept != 0:
-            del walk.have[kept]
+    # the prompt stays for the next level, whatever this one's passes keep for each other
+    always = frozenset(walk.have) & {0}
+    kept = [replace(pack, keep=pack.keep | always) for pack in made.packs]
+    for members, states in passes(walk.network, sequences, rooted, kept, walk.have):
+        own = [
+            hidden[len(hidden) - len(paths[i]) + shareable[i] :] for i, (_, hidden) in zip(members, states, strict=True)
+        ]
+        yield [stretches[i] for i in members], own
+    for stretch_index in set(walk.have) - {0}:
+        del walk.have[stretch_index]

@@ -42,6 +42,7 @@ class Layout:
     spans: tuple[Span, ...] = ()
     keep: Mapping[int, slice] = field(default_factory=dict)
     kept: dict[int, KeysValues] = field(default_factory=dict)
+    _masks: dict[int | None, Tensor] = field(default_factory=dict)
 
     @property
     def n_levels(self) -> int:
@@ -60,7 +61,20 @@ class Layout:
         ]
 
     def visible(self, window: int | None) -> Tensor:
-        """(T, K) bool: which keys each token sees; the carried keys come first, in the order of `spans`."""
+        """(T, K) bool: which keys each token sees; the carried keys come first, in the order of `spans`.
+
+        Made once: layers of one kind see the same.
+        """
+        if window not in self._masks:
+            self._masks[window] = self._visible(window)
+        return self._masks[window]
+
+    @cached_property
+    def longest(self) -> int:
+        """Tokens of the longest sequence here."""
+        return int(self.positions.max()) + 1
+
+    def _visible(self, window: int | None) -> Tensor:
         n = len(self.positions)
         carried = [s for s in self.spans if s.carried is not None]
         n_carried = sum(_length(s) for s in carried)

@@ -51,6 +51,7 @@ class Work:
 
     tree: TokenTree
     plan: Plan
+    packs: bool
 
 
 def lay_out_work(encoded: Sequence[Encoded], *, packs: bool, batch_tokens: int, kv_tokens: int) -> Work:
@@ -58,29 +59,46 @@ def lay_out_work(encoded: Sequence[Encoded], *, packs: bool, batch_tokens: int, 
     shareable = [max(int(e.target_positions[0]) - 1, 0) if e.is_target.any() else 0 for e in encoded]
     min_saved = MIN_SAVED_TOKENS if packs else 1 << 62
     tree = token_tree([e.input_ids for e in encoded], shareable, min_saved=min_saved)
-    return Work(tree, plan(tree, batch_tokens=batch_tokens, kv_tokens=kv_tokens))
+    return Work(tree, plan(tree, batch_tokens=batch_tokens, kv_tokens=kv_tokens), packs)
 
 
 def run(network: Network, encoded: Sequence[Encoded], work: Work) -> Iterator[tuple[int, TokenLogprobs]]:
-    """Answers, pass by pass. Out of memory halves a pass and goes on; a single query that does not fit is an error."""
-    packs = list(reversed(work.plan.packs))
-    have: dict[int, KeysValues] = {}
-    while packs:
-        pack = packs.pop()
-        replies: list[TokenLogprobs] | None = None
+    """Answers, pass by pass."""
+    sequences = [e.input_ids for e in encoded]
+    for members, states in passes(network, sequences, work.tree, work.plan.packs, {}):
+        with torch.inference_mode():
+            replies = _replies(network, [encoded[i] for i in members], states)
+        yield from zip(members, replies, strict=True)
+
+
+def passes(
+    network: Network,
+    sequences: Sequence[NDArray[np.int64]],
+    tree: TokenTree,
+    packs: Sequence[Pack],
+    have: dict[int, KeysValues],
+) -> Iterator[tuple[tuple[int, ...], list[tuple[int, Tensor]]]]:
+    """Members and `hidden_states` of each pass. Out of memory halves a pass and goes on.
+
+    Raises:
+        torch.OutOfMemoryError, RuntimeError: a single sequence does not fit.
+    """
+    todo = list(reversed(packs))
+    while todo:
+        pack = todo.pop()
+        states: list[tuple[int, Tensor]] | None = None
         try:
             with torch.inference_mode(), network.context():
-                states = hidden_states(network, [e.input_ids for e in encoded], work.tree, pack, have)
-                replies = _replies(network, [encoded[i] for i in pack.members], states)
+                states = hidden_states(network, sequences, tree, pack, have)
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            if len(pack.members) == 1 or not _out_of_memory(error):
+            if len(pack.members) == 1 or not out_of_memory(error):
                 raise
-        if replies is None:  # out of memory; here the failed pass's tensors are no longer held by the exception
+        if states is None:  # here the failed pass's tensors are no longer held by the exception
             if network.device.type == "cuda":
                 torch.cuda.empty_cache()
-            packs += reversed(pack.split(work.tree))
+            todo += reversed(pack.split(tree))
             continue
-        yield from zip(pack.members, replies, strict=True)
+        yield pack.members, states
 
 
 def hidden_states(
@@ -143,5 +161,7 @@ def _replies(network: Network, members: Sequence[Encoded], states: Sequence[tupl
     ]
 
 
-def _out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error)
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an allocator, of a GPU or of main memory, had nothing left."""
+    texts = ("can't allocate memory", "not enough memory")
+    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in texts)

@@ -31,7 +31,7 @@ kernel, whose backward pass is slow there. Its weights are kept for the backward
 
 
 @dataclass(frozen=True)
-class Pack:
+class PackedRows:
     """T distinct tokens that spell R rows.
 
     Attributes:
@@ -51,7 +51,7 @@ class Pack:
     targets: Tensor
 
 
-def pack_rows(rows: Sequence[Encoded], *, share: bool, device: torch.device) -> Pack:
+def pack_rows(rows: Sequence[Encoded], *, share: bool, device: torch.device) -> PackedRows:
     """Lay rows out. `share` computes equal beginnings once; without it every row has all its tokens."""
     sequences = [e.input_ids for e in rows]
     tree = token_tree(sequences, [len(s) if share else 0 for s in sequences], min_saved=1)
@@ -74,7 +74,7 @@ def pack_rows(rows: Sequence[Encoded], *, share: bool, device: torch.device) -> 
     def tensor(array: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(array).to(device)
 
-    return Pack(
+    return PackedRows(
         ids=tensor(np.concatenate([sequences[s.source][s.start : s.stop] for s in stretches])),
         positions=tensor(np.concatenate([np.arange(s.start, s.stop) for s in stretches])),
         paths=tuple(map(tensor, grids)),
@@ -109,7 +109,7 @@ def attend(
     dropout: float = 0.0,
     sliding_window: int | None = None,
     *,
-    pack: Pack,
+    pack: PackedRows,
     **unknown: Any,
 ) -> tuple[Tensor, None]:
     """Attention of one layer over a pack, as transformers calls it; differentiable.

@@ -41,14 +41,9 @@ def predictions(model: CausalModel, rows: Sequence[Encoded]) -> tuple[Tensor, Te
     return hidden[row_of, at - 1], tokens[row_of, at]
 
 
-def token_loss(model: CausalModel, rows: Sequence[Encoded]) -> Tensor:
-    """Sum of -log p over the supervised tokens of a few rows (nats), differentiable."""
-    states, targets = predictions(model, rows)
-    return torch.stack([_loss(model.network.head, s, t) for s, t in _chunks(model, states, targets)]).sum()
-
-
 def add_gradient(model: CausalModel, rows: Sequence[Encoded], scale: float, *, autocast: bool) -> Tensor:
-    """Add `scale` times the gradient of `token_loss` to the parameters' gradients; returns `token_loss`.
+    """Sum of -log p over the supervised tokens of a few rows (nats); `scale` times its gradient is added to the
+    parameters' gradients.
 
     The head runs on supervised positions only, and forward and backward through it chunk by chunk before the network's
     own backward pass: memory does not grow with tokens times vocabulary, and nothing is computed twice.
@@ -78,8 +73,8 @@ def _chunks(model: CausalModel, states: Tensor, targets: Tensor) -> Iterator[tup
 
 def _drops(model: CausalModel) -> bool:
     """Whether anything is dropped at random while training: then rows that begin alike still differ."""
-    config = model.module.config
+    settings = model.module.config.get_text_config().to_dict()
     return model.module.training and (
         any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in model.module.modules())
-        or bool(getattr(config, "attention_dropout", 0.0))
+        or any("drop" in name and isinstance(value, float) and value > 0 for name, value in settings.items())
     )

@@ -169,7 +169,7 @@ def fine_tune(model: CausalModel, records: Sequence[Record], config: TrainConfig
         model = replace(model, module=add_adapter(model.module, config), adapter=True)
     encoded, kept = encode_rows(model, records, min(config.max_tokens, model.context_length))
     tokens = hashlib.sha256(b"".join(e.input_ids.tobytes() for e in encoded)).digest()
-    agree((tokens, config.model_dump(exclude={"out"})), "training rows or settings")
+    agree((tokens, model.weights_fingerprint, config.model_dump(exclude={"out"})), "rows, model or settings")
     if n_processes() > 1:
         torch.manual_seed(config.seed + process_index())  # what is dropped at random must differ between them
     plan = plan_steps(len(encoded), config)
