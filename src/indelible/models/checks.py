@@ -12,8 +12,9 @@ from indelible.errors import ModelError
 from indelible.models.attention import exchanged
 from indelible.models.causal import CausalModel
 from indelible.models.prepack import prepack
+from indelible.progress import say
 from indelible.scoring.batching import plan
-from indelible.scoring.network import hidden_states
+from indelible.scoring.network import hidden_states, out_of_memory
 from indelible.scoring.prefix import token_tree
 
 
@@ -79,9 +80,10 @@ def runs_packs(model: CausalModel) -> bool:
     """
     try:
         return _packable(model) and _agrees(model)
-    except torch.OutOfMemoryError:
-        raise
-    except (NotImplementedError, TypeError, RuntimeError, AttributeError, ValueError):
+    except (NotImplementedError, TypeError, RuntimeError, AttributeError, ValueError) as error:
+        if out_of_memory(error):
+            raise
+        say(f"{model.name}: attention over packs failed ({type(error).__name__}: {' '.join(str(error).split())[:200]})")
         return False
 
 
