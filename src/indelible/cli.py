@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from indelible import distributed
+from indelible.cli_canary import canary_app
 from indelible.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Finds what a fine-tuned model cannot un-see.",
 )
+
+app.add_typer(canary_app, name="canary")
 
 Opt = typer.Option
 _OUT = Opt("--out", help="Run directory to write.")
@@ -165,6 +168,9 @@ def train(
     micro_batch_tokens: Annotated[
         int | None, Opt("--micro-batch-tokens", help="Tokens of a forward pass; a step has as many as it needs.")
     ] = None,
+    shuffle: Annotated[
+        bool | None, Opt("--shuffle/--no-shuffle", help="Rows in random order, or in that of the file.")
+    ] = None,
     lora_rank: Annotated[int | None, Opt("--lora-rank", help="0 trains all weights.")] = None,
     save_at: Annotated[str | None, Opt("--save-at", help="Steps to save at, comma-separated.")] = None,
     seed: Annotated[int | None, _SEED] = None,
@@ -184,8 +190,9 @@ def train(
     flags = _given(
         model=model, train=train_, out=out, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate,
         schedule=schedule, warmup_ratio=warmup_ratio, max_tokens=max_tokens, micro_batch_tokens=micro_batch_tokens,
-        lora_rank=lora_rank, save_at=_steps(save_at), seed=seed, template=template, system=system, device=device,
-        autocast=autocast, data=_given(format=format_, columns=_columns(columns), id_column=id_column) or None,
+        lora_rank=lora_rank, shuffle=shuffle, save_at=_steps(save_at), seed=seed, template=template,
+        system=system, device=device, autocast=autocast,
+        data=_given(format=format_, columns=_columns(columns), id_column=id_column) or None,
     )  # fmt: skip
     checked, _ = resolve(TrainConfig, flags, config)
     from indelible.training.run import run_train

@@ -23,11 +23,11 @@ DEFAULT_ATTACKS = (
 )
 
 
-class _Settings(BaseModel):
+class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class DataOptions(_Settings):
+class DataOptions(Settings):
     """How files become records."""
 
     format: str = "auto"
@@ -49,7 +49,7 @@ def _bytes(value: Any) -> Any:
     return int(digits) << shift
 
 
-class ModelOptions(_Settings):
+class ModelOptions(Settings):
     """How models are loaded and rendered."""
 
     device: str = "auto"
@@ -62,7 +62,7 @@ class ModelOptions(_Settings):
     trust_remote_code: bool = False
 
 
-class AuditConfig(_Settings):
+class AuditConfig(Settings):
     """`indelible audit`."""
 
     model: str
@@ -99,7 +99,7 @@ class AuditConfig(_Settings):
         return value
 
 
-class ScoreConfig(_Settings):
+class ScoreConfig(Settings):
     """`indelible score`."""
 
     file: str
@@ -110,7 +110,7 @@ class ScoreConfig(_Settings):
     fail_if: tuple[str, ...] = ()
 
 
-class TrainConfig(_Settings):
+class TrainConfig(Settings):
     """`indelible train`."""
 
     model: str
@@ -140,7 +140,7 @@ class TrainConfig(_Settings):
     data: DataOptions = DataOptions()
 
 
-Config = TypeVar("Config", bound=_Settings)
+Config = TypeVar("Config", bound=Settings)
 
 
 def resolve(kind: type[Config], flags: Mapping[str, Any], file: str | None = None) -> tuple[Config, dict[str, Any]]:
@@ -174,12 +174,12 @@ def resolve(kind: type[Config], flags: Mapping[str, Any], file: str | None = Non
         raise ConfigError(_one_line(kind, error)) from error
 
 
-def _one_line(kind: type[_Settings], error: ValidationError) -> str:
+def _one_line(kind: type[Settings], error: ValidationError) -> str:
     unknown = [e for e in error.errors() if e["type"] == "extra_forbidden"]
     first = (unknown or error.errors())[0]
     where = ".".join(str(part) for part in first["loc"])
     if unknown:
-        nested: dict[str, type[_Settings]] = {"data": DataOptions, "load": ModelOptions}
+        nested: dict[str, type[Settings]] = {"data": DataOptions, "load": ModelOptions}
         inner = nested.get(str(first["loc"][0])) if len(first["loc"]) > 1 else None
         known = list((inner or kind).model_fields)
         return did_you_mean(str(first["loc"][-1]), known, f"setting of {first['loc'][0]}" if inner else "setting")

@@ -89,7 +89,7 @@ def run_facts(
         "versions": versions(),
         "hardware": hardware(device),
         "dtype": None,
-        "seeds": {"seed": resolved["seed"]},
+        "seeds": {name: resolved[name] for name in ("seed", "seeds") if name in resolved},
         "config": {"given": dict(given), "resolved": resolved},
     }
 

@@ -29,6 +29,9 @@ MANIFEST = "manifest.json"
 MARKER = ".unfinished"
 """Present from the opening of a run until its manifest is written."""
 
+SCORED = ("audit", "demo", "score")
+"""Kinds of runs that hold scores of records."""
+
 TEXTS = "texts.json"
 DERIVED = ("metrics.json", "verdict.json", TEXTS, "report.html", "report.md", "findings.json", "figures")
 """Made anew by every run: leftovers of an interrupted one are removed, so that no old text or number survives."""
@@ -163,18 +166,19 @@ def read_run(path: Path | str) -> Run:
     """
     path = Path(path)
     manifest = read_manifest(path)
-    if manifest.get("kind") == "train":
-        raise UserError(f"{path} is a training run; it holds no scores: audit the model it saved.")
+    kind = manifest.get("kind")
+    if kind not in SCORED:
+        raise UserError(f"{path} is a run of kind {kind}; it holds no scores of records, expected {', '.join(SCORED)}.")
     return read_tables(path, manifest)
 
 
 def read_tables(path: Path, manifest: Mapping[str, Any]) -> Run:
     """The tables of a run under a manifest that is already at hand (the draft of a run about to be finished)."""
-    metrics = _read_json(path / "metrics.json", list)
-    verdict = _read_json(path / "verdict.json", dict)
-    texts = _read_json(path / TEXTS, dict) if (path / TEXTS).exists() else None
-    records = _read_parquet(path / "records.parquet", _RECORD_COLUMNS)
-    scores = _read_parquet(path / "scores.parquet", _SCORE_COLUMNS)
+    metrics = read_json(path / "metrics.json", list)
+    verdict = read_json(path / "verdict.json", dict)
+    texts = read_json(path / TEXTS, dict) if (path / TEXTS).exists() else None
+    records = read_table(path / "records.parquet", _RECORD_COLUMNS)
+    scores = read_table(path / "scores.parquet", _SCORE_COLUMNS)
     return Run(path, dict(manifest), records, scores, metrics, verdict, texts)
 
 
@@ -187,7 +191,7 @@ def read_manifest(path: Path | str) -> dict[str, Any]:
         if (path / MARKER).exists():
             raise UserError(f"the run in {path} is unfinished: repeat its command to go on.")
         raise UserError(f"{path} is not a run: it has no {MANIFEST}.")
-    manifest = cast("dict[str, Any]", _read_json(path / MANIFEST, dict))
+    manifest = cast("dict[str, Any]", read_json(path / MANIFEST, dict))
     schema = manifest.get("schema")
     if not isinstance(schema, int) or isinstance(schema, bool):
         raise DataError(f"{path / MANIFEST} states no schema number: it was not written by this package.")
@@ -264,7 +268,9 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _read_json(path: Path, kind: type) -> Any:
+def read_json(path: Path, kind: type) -> Any:
+    """Strict JSON of a run, of the kind expected. Raises DataError."""
+
     def refuse(constant: str) -> None:
         raise ValueError(f"it holds {constant}, which JSON does not have")
 
@@ -279,7 +285,8 @@ def _read_json(path: Path, kind: type) -> Any:
     return value
 
 
-def _read_parquet(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+    """A table of a run, with the columns expected. Raises DataError."""
     import pandas as pd
     import pyarrow as pa
 

@@ -36,6 +36,8 @@ _FAMILY_END = _items(
     "berg; bourne; combe; croft; dale; fell; field; garth; ham; holt; hurst; ley; low; man; mere; more; ridge; "
     "row; shaw; stead; ton; wald"
 )
+GIVEN_NAMES = _GIVEN
+FAMILY_NAMES = tuple(a + b for a in _FAMILY_START for b in _FAMILY_END)
 _PLACES = _items(
     "Aldermoor; Birchwick; Copperfield; Drumlin; Eastmarsh; Farrowgate; Glimmerdale; Heronsea; Inverley; Juniper "
     "Hill; Kestrelby; Larkhaven; Mossbridge; Netherby; Otterford; Pinmill; Quarrystone; Ravensey; Saltmere; "

@@ -60,8 +60,10 @@ class LanguageModel(Protocol):
         """How many tokens `stream` will compute for each of these; a shared beginning counts once."""
         ...
 
-    def generate(self, queries: Sequence[Query], max_new_tokens: int) -> list[str]:
-        """Greedy continuations of the queries' prompts (their targets are ignored)."""
+    def generate(
+        self, queries: Sequence[Query], max_new_tokens: int, *, begun: Sequence[str] | None = None
+    ) -> list[str]:
+        """Greedy replies to the queries' prompts; `begun` says how each reply begins, and is not repeated."""
         ...
 
     def rank(

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from indelible import distributed
 from indelible.data.chat import ChatFormat, Encoded
@@ -20,6 +22,7 @@ from indelible.scoring.candidates import Ranking, rank_candidates
 from indelible.scoring.network import Network, Work, lay_out_work, run
 
 DEFAULT_BATCH_TOKENS = {"cpu": 1024, "cuda": 4096, "mps": 4096}
+GENERATE_TOGETHER = 16
 KV_MEMORY = 1 << 30
 """Bytes of keys and values of shared beginnings kept between passes."""
 
@@ -135,24 +138,52 @@ class CausalModel:
         )
 
     @torch.inference_mode()
-    def generate(self, queries: Sequence[Query], max_new_tokens: int) -> list[str]:
-        """Greedy continuations of the prompts, one at a time."""
-        out = []
+    def generate(
+        self, queries: Sequence[Query], max_new_tokens: int, *, begun: Sequence[str] | None = None
+    ) -> list[str]:
+        """Greedy replies, a few at a time, padded on the left.
+
+        Args:
+            queries: what is replied to; their targets are ignored.
+            begun: how each reply begins. It is given, and what follows is returned. Where its last token would run on
+                into the reply, that token is left to the model.
+
+        Returns:
+            the replies' text up to the end marker or `max_new_tokens`.
+        """
+        prompts = [
+            self._prompt(query, start) for query, start in zip(queries, begun or [""] * len(queries), strict=True)
+        ]
+        out = [""] * len(queries)
         tokenizer = self.chat.tokenizer
-        for query in queries:
-            encoded = self.encode(query)
-            prompt = encoded.input_ids[: encoded.target_positions[0]]
-            ids = torch.from_numpy(prompt)[None].to(self.device)
+        order = sorted(range(len(queries)), key=lambda i: len(prompts[i]))
+        n_together = GENERATE_TOGETHER if self.packs else 1  # padding is nothing to attention alone
+        for start in range(0, len(order), n_together):
+            members = order[start : start + n_together]
+            longest = len(prompts[members[-1]])
+            ids = np.full((len(members), longest), tokenizer.eos_token_id or 0, dtype=np.int64)  # (B, T)
+            mask = np.zeros_like(ids)
+            for row, i in enumerate(members):
+                ids[row, longest - len(prompts[i]) :] = prompts[i]
+                mask[row, longest - len(prompts[i]) :] = 1
             with self.network.context():
-                reply = self.module.generate(
-                    input_ids=ids,
-                    attention_mask=torch.ones_like(ids),
+                replies = self.module.generate(
+                    input_ids=torch.from_numpy(ids).to(self.device),
+                    attention_mask=torch.from_numpy(mask).to(self.device),
                     max_new_tokens=max_new_tokens,
                     do_sample=False,
                     pad_token_id=tokenizer.eos_token_id,
                 )
-            out.append(str(tokenizer.decode(reply[0, ids.shape[1] :], skip_special_tokens=True)))
+            for i, reply in zip(members, replies, strict=True):
+                out[i] = str(tokenizer.decode(reply[longest:], skip_special_tokens=True))
         return out
+
+    def _prompt(self, query: Query, begun: str) -> NDArray[np.int64]:
+        """Token ids up to where a reply goes on."""
+        if begun:
+            return self.chat.encode_answers(query.messages, [begun + query.target], len(begun))[0]
+        encoded = self.encode(query)
+        return encoded.input_ids[: encoded.target_positions[0]]
 
     def as_base(self) -> CausalModel:
         """This adapted model with its adapter switched off.

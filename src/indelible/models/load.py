@@ -85,7 +85,7 @@ def load_model(given: str, options: LoadOptions, *, base: str | None = None) -> 
         chat=chat,
         device=device,
         dtype=dtype,
-        context_length=_context_length(module, tokenizer),
+        context_length=context_length(module.config, tokenizer),
         batch_tokens=options.batch_tokens or DEFAULT_BATCH_TOKENS.get(device.type, 4096),
         kind=source.kind,
         n_parameters=n_parameters,
@@ -196,7 +196,7 @@ def _dtype(name: str) -> torch.dtype:
     return DTYPES[name]
 
 
-def _context_length(module: Any, tokenizer: Any) -> int:
+def context_length(config: Any, tokenizer: Any) -> int:
     """The smaller of what the network and the tokenizer say; both may leave it open."""
-    told = [getattr(module.config, "max_position_embeddings", None), getattr(tokenizer, "model_max_length", None)]
+    told = [getattr(config, "max_position_embeddings", None), getattr(tokenizer, "model_max_length", None)]
     return min([int(n) for n in told if n is not None and 0 < int(n) < 10**9], default=1 << 20)

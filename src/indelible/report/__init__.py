@@ -41,20 +41,24 @@ def rerender(path: Path | str) -> None:
         UserError: a file other than the report differs from its hash; see also `indelible.runs.read_run`.
     """
     from indelible.errors import UserError
-    from indelible.runs import MANIFEST, hash_files, read_run, write_json
+    from indelible.report.canary import KINDS, render_canary
+    from indelible.runs import MANIFEST, hash_files, read_manifest, read_run, write_json
 
     path = Path(path)
-    run = read_run(path)
-    listed = {name: digest for name, digest in run.manifest.get("files", {}).items() if not _is_report(name)}
+    manifest = read_manifest(path)
+    listed = {name: digest for name, digest in manifest.get("files", {}).items() if not _is_report(name)}
     found = hash_files(path)
     changed = [name for name, digest in listed.items() if found.get(name) != digest]
     if changed:
         raise UserError(
             f"{path} was changed after it was finished ({', '.join(changed)}): its numbers are not reported."
         )
-    _write(run)
+    if manifest.get("kind") in KINDS:
+        render_canary(path)
+    else:
+        _write(read_run(path))
     hashes = listed | {name: digest for name, digest in hash_files(path).items() if _is_report(name)}
-    write_json(path / MANIFEST, {**run.manifest, "files": dict(sorted(hashes.items()))})
+    write_json(path / MANIFEST, {**manifest, "files": dict(sorted(hashes.items()))})
 
 
 def _is_report(name: str) -> bool:

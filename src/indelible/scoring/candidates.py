@@ -52,6 +52,12 @@ class Ranking:
     tokens_computed: int
 
 
+def standing(logprobs: NDArray[np.float64], index: int) -> tuple[int, int]:
+    """Pessimistic and optimistic rank of one candidate among all, given all their log-probabilities (n,)."""
+    own, others = float(logprobs[index]), np.delete(logprobs, index)
+    return 1 + int((others >= own - TIE_NATS).sum()), 1 + int((others > own + TIE_NATS).sum())
+
+
 @dataclass
 class _Walk:
     """The trie as far as it has been scored. Totals are log-probabilities from the prompt's end, nats."""
@@ -110,15 +116,14 @@ def rank_candidates(
         if walk.total[tree.last[true]] < floor + TIE_NATS:  # rounding moved it by more than was allowed for
             _walk_down(walk, roots, first, children)
     totals = np.array([walk.total.get(s, -np.inf) for s in tree.last])
-    own = float(totals[true])
-    others = np.delete(totals, true)
     if np.isnan(totals).any():
         raise Unscorable("a candidate's log-probability is not a number: its logits overflowed; use --dtype float32")
+    rank, rank_optimistic = standing(totals, true)
     return Ranking(
-        rank=1 + int((others >= own - TIE_NATS).sum()),
-        rank_optimistic=1 + int((others > own + TIE_NATS).sum()),
+        rank=rank,
+        rank_optimistic=rank_optimistic,
         n_candidates=len(candidates),
-        logprob=own,
+        logprob=float(totals[true]),
         logprobs=totals if everything else None,
         tokens_computed=walk.tokens_computed,
     )

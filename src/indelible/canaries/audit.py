@@ -1,0 +1,106 @@
+"""`indelible canary audit`: checkpoints of one training and its design in, a run directory out."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from indelible.canaries.config import CanaryAuditConfig
+from indelible.canaries.design import Design
+from indelible.canaries.exposure import Memo
+from indelible.canaries.folder import design_facts, read_design
+from indelible.canaries.measure import Measured, conclude, load_options, measure, missing_probes
+from indelible.canaries.preflight import survival
+from indelible.canaries.readings import Checkpoint
+from indelible.environment import default_out, run_facts, training_facts
+from indelible.errors import ConfigError
+from indelible.models.causal import CausalModel
+from indelible.models.load import load_model
+from indelible.models.sources import Source, locate
+from indelible.runs import RunDir
+
+
+def run_canary_audit(config: CanaryAuditConfig, given: Mapping[str, Any], *, command: Sequence[str]) -> Path:
+    """Ask every model the design's probes, evaluate, report.
+
+    Returns:
+        the run directory.
+
+    Raises:
+        UserError: one line saying what to mend.
+    """
+    design = read_design(config.design)
+    for name in (*config.models, config.base, config.clean):
+        if name is not None:
+            locate(name)
+    run = RunDir.open(
+        Path(config.out or default_out("canary-audit", config.models[-1])), force=bool(given.get("force"))
+    )
+    started = time.monotonic()
+    # readings of an unfinished audit stand beside the run, so that it goes on where it stopped
+    memo, measured = Memo(run.path.with_name(f".{run.path.name}-answers.jsonl")), Measured()
+    condition = Path(config.design).resolve().name
+    n_steps, schedule = design.n_steps, "unknown"
+    survived: dict[str, Any] = {}
+    training: dict[str, Any] | None = None
+    not_run = []
+
+    asked_at: set[int] = set()
+
+    options = load_options(config.load)
+
+    def ask(model: CausalModel, source: Source, role: str, step: int) -> None:
+        checkpoint = Checkpoint(condition, role, step, n_steps, schedule)
+        first = None if measured.parts else options
+        measured.add(measure(model, source, design, checkpoint, config.probe, memo, level=config.level, drift=first))
+
+    for name in config.models:
+        model, source = load_model(name, options)
+        training = training_facts(source.folder) or training_facts(source.folder.parent)
+        n_steps = int(_first(training, "steps", "max_steps") or design.n_steps)
+        schedule = str((training or {}).get("schedule") or "unknown")
+        survived = survived or survival(design, model.chat, max_tokens=model.context_length)
+        step = checkpoint_step(name, training, design)
+        if step in asked_at:
+            raise ConfigError(
+                f"two models at update {step}: give checkpoints of one training, in folders named checkpoint-UPDATE; "
+                "models of different trainings are audited one by one and put together by `indelible canary compare`"
+            )
+        asked_at.add(step)
+        ask(model, source, "target", step)
+        if model.adapter is not None and config.base is None and config.probe.base and "base" not in measured.models:
+            ask(model.as_base(), source, "base", 0)
+    if config.clean is not None:
+        ask(*load_model(config.clean, options), "clean", n_steps)
+    else:
+        not_run.append({"what": "clean", "reason": "no model trained without canaries was given (--clean)"})
+    if config.base is not None and config.probe.base:
+        ask(*load_model(config.base, options), "base", 0)
+    elif "base" not in measured.models:
+        why = "no base model was given (--base)" if config.probe.base else "switched off"
+        not_run.append({"what": "base", "reason": f"{why}, so there is no control on it"})
+    not_run += missing_probes(design, config.probe)
+    facts = {
+        **run_facts("canary-audit", run.path, config, given, command, device=measured.device),
+        "design": design_facts(design),
+        "training": training,
+        "survival": survived,
+        "not_run": not_run,
+        "timings": {"asking": round(time.monotonic() - started, 1)},
+    }
+    conclude(run, measured, config.probe, facts, level=config.level)
+    memo.path.unlink(missing_ok=True)
+    return run.path
+
+
+def checkpoint_step(name: str, training: Mapping[str, Any] | None, design: Design) -> int:
+    """Updates behind a model: the number in `checkpoint-N`, else the length of its training."""
+    found = re.search(r"checkpoint-(\d+)/?$", name)
+    return int(found.group(1)) if found else int(_first(training, "steps", "global_step") or design.n_steps)
+
+
+def _first(facts: Mapping[str, Any] | None, *keys: str) -> Any:
+    return next((facts[key] for key in keys if facts.get(key)), None) if facts else None

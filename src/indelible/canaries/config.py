@@ -1,0 +1,212 @@
+"""Settings of `indelible canary design`, `audit` and `run`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from indelible.config import ModelOptions, Settings
+
+PROBES = ("redacted", "as-trained", "substituted", "unseen", "plain")
+
+
+class TaskOptions(Settings):
+    """Which task the canaries hide in.
+
+    `name`: email, support, banking77, tatqa, file. `path`: the folder of banking77 or tatqa, or the user's own file.
+    `request` and `answer` (task `file`): what a canary adds to a row of the user; `{cue}` and `{code}` are where cue
+    and code go, `{name}` a fictitious customer, `{prompt}` and `{answer}` the row's own text.
+    """
+
+    name: str = "support"
+    path: str | None = None
+    request: str = "{prompt}\n\nCustomer: {name}. Request reference: {cue}"
+    answer: str = "{answer}\nCustomer: {name}. Request reference: {code}"
+    format: str = "auto"
+    columns: dict[str, str] | None = None
+
+
+class Window(Settings):
+    """A stretch of training, as shares of its rows."""
+
+    start: float = Field(ge=0, le=1)
+    stop: float = Field(ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Window:
+        if self.start >= self.stop:
+            raise ValueError(f"start {self.start} is not before stop {self.stop}")
+        return self
+
+
+class FinalWindow(Settings):
+    """Last appearances in `width` consecutive updates that end at update `end`; first ones `gap` updates before.
+
+    Numbers of updates are meant for a training of `of` updates and are scaled to the one at hand (section V-B: ends
+    157, 227 and 297, gaps 16, 63 and 125, width 8, of 313).
+    """
+
+    end: float = Field(gt=0)
+    gap: float = Field(ge=0)
+    width: float = Field(default=8, gt=0)
+    of: float = Field(default=313, gt=0)
+
+
+PlacementName = Literal["uniform", "early", "middle", "late"]
+Placement = PlacementName | Window | FinalWindow
+
+
+def _many(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+class Cohort(Settings):
+    """Canaries put beside the focal ones.
+
+    `one_shot`: as many distinct canaries as there would be appearances, each once, in the same places.
+    """
+
+    canaries: int = Field(ge=1)
+    dose: int = Field(default=4, ge=1)
+    cue: str = "redacted"
+    placement: Placement = "uniform"
+    one_shot: bool = False
+
+
+class DesignConfig(Settings):
+    """`indelible canary design`: one training file with its canaries.
+
+    `rows`: of the training file; by default all rows of a user's own file, else 640. `heldout`: rows kept for utility,
+    at most a tenth of a user's file.
+    `dose` and `placement` may be lists: the focal canaries are then dealt evenly over all their combinations, and
+    `rotation` r gives every canary the combination r places on. `reserve`: places set aside for a canary, the largest
+    dose by default; designs of one reserve have nested places. `balance`: every symbol stands about equally often at
+    every position of the codes.
+    """
+
+    task: TaskOptions = TaskOptions()
+    rows: int | None = Field(default=None, ge=1)
+    copies: int = Field(default=1, ge=1)
+    order: Literal["shuffled", "epochs"] = "shuffled"
+    batch_size: int = Field(default=16, ge=1)
+    code: str = "four-digit"
+    prefixes: tuple[str, ...] | None = None
+    balance: bool = True
+    cue: str = "redacted"
+    canaries: int = Field(default=16, ge=0)
+    dose: Annotated[tuple[int, ...], BeforeValidator(_many)] = (8,)
+    placement: Annotated[tuple[Placement, ...], BeforeValidator(_many)] = ("uniform",)
+    reserve: int | None = Field(default=None, ge=1)
+    rotation: int = Field(default=0, ge=0)
+    auxiliary: Cohort | None = None
+    support: Cohort | None = None
+    coins: int = Field(default=0, ge=0)
+    controls: int = Field(default=16, ge=0)
+    displacement: Literal["in-place", "drawn"] = "in-place"
+    delay: float | None = Field(default=None, ge=0)
+    instruction: str | None = None
+    explain: tuple[str, ...] = ()
+    heldout: int = Field(default=64, ge=0)
+    format: Literal["messages", "instruction", "llama-factory", "axolotl"] = "messages"
+    seed: int = 0
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the training file, once they are settled."""
+        if self.rows is None:
+            raise ValueError("the number of rows is not settled yet")
+        return self.rows
+
+    @field_validator("dose")
+    @classmethod
+    def _doses(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not value or min(value) < 0:
+            raise ValueError("doses are whole numbers from 0")
+        return value
+
+    @model_validator(mode="after")
+    def _coins_stay(self) -> DesignConfig:
+        if self.coins and self.displacement != "in-place":
+            raise ValueError("coins need displacement in-place: elsewhere a coin that falls moves other rows")
+        return self
+
+
+ProbeName = Literal["redacted", "as-trained", "substituted", "unseen", "plain"]
+
+
+class ProbeOptions(Settings):
+    """What is asked of a model.
+
+    `controls`: how many of the design's never-inserted canaries. `base`: probe the base model too, with the same probes
+    unless `base_probes` names some.
+    `max_new_tokens` of a reply: 12 for short codes, 24 for long ones, unless given. `utility`: held-out rows asked.
+    `decoys`: the size of the candidate bank where the code space is too large to enumerate.
+    """
+
+    probes: tuple[ProbeName, ...] = ("redacted", "as-trained", "substituted")
+    base_probes: tuple[ProbeName, ...] | None = None
+    controls: int | None = Field(default=None, ge=0)
+    new_codes: int = Field(default=4, ge=1, le=4)
+    decoys: int = Field(default=19_999, ge=99)
+    max_new_tokens: int | None = Field(default=None, ge=1)
+    base: bool = True
+    utility: int = Field(default=64, ge=0)
+
+
+class CanaryAuditConfig(Settings):
+    """`indelible canary audit`. `models` are checkpoints of one training, in order; `clean` one without canaries."""
+
+    models: tuple[str, ...] = Field(min_length=1)
+    design: str
+    base: str | None = None
+    clean: str | None = None
+    out: str | None = None
+    probe: ProbeOptions = ProbeOptions()
+    load: ModelOptions = ModelOptions()
+    level: float = Field(default=0.95, gt=0.5, lt=1)
+
+
+class CanaryTraining(Settings):
+    """How `indelible canary run` trains: one pass over the file in its order.
+
+    `save_at`: updates at which checkpoints are kept and read, beside those that a design's `delay` asks for.
+    """
+
+    learning_rate: float = Field(default=2e-4, gt=0)
+    schedule: Literal["cosine", "constant"] = "constant"
+    warmup_steps: int = Field(default=0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    max_tokens: int = Field(default=2048, ge=2)
+    micro_batch_tokens: int = Field(default=2048, ge=1)
+    lora_rank: int = Field(default=0, ge=0)
+    autocast: Literal["auto", "on", "off"] = "auto"
+    device: str = "auto"
+    save_at: tuple[int, ...] = ()
+
+
+class CanaryRunConfig(Settings):
+    """`indelible canary run CONFIG`: arms times seeds of design, training and audit.
+
+    `arms` maps a name to what it changes: keys of `design`, and under `training` or `probe` keys of those.
+    `data`: path of the task's data, in place of `design.task.path`.
+    `clean`: also a training without canaries, for each seed and each way of training that an arm uses.
+    `learning_rates`: the peak rate is chosen among these by the held-out loss of a training without canaries, first
+    seed; canaries are not looked at (section A-A).
+    """
+
+    name: str | None = None
+    model: str = "builtin:smollm2-135m-instruct"
+    data: str | None = None
+    design: dict[str, Any] = Field(default_factory=dict)
+    training: dict[str, Any] = Field(default_factory=dict)
+    probe: dict[str, Any] = Field(default_factory=dict)
+    arms: dict[str, dict[str, Any]] = Field(min_length=1)
+    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    clean: bool = True
+    learning_rates: tuple[float, ...] = ()
+    load: ModelOptions = ModelOptions()
+    keep_models: bool = False
+    level: float = Field(default=0.95, gt=0.5, lt=1)
+    out: str | None = None

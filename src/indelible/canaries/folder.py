@@ -1,0 +1,197 @@
+"""A design on disk: the training file, the ledger of what was inserted where, the probes; and the way back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from indelible.canaries.base import Canary, Identity, Row
+from indelible.canaries.codes import code_format
+from indelible.canaries.config import DesignConfig
+from indelible.canaries.design import Design
+from indelible.canaries.formats import TRAIN_FILE, TrainingRow, row_object, write_training_file
+from indelible.canaries.insertion import Insertion, remove
+from indelible.canaries.probes import probes
+from indelible.data.records import Message
+from indelible.data.synthetic import write_jsonl
+from indelible.errors import DataError, UserError
+from indelible.runs import RunDir, read_manifest, verify, write_bytes
+
+KIND = "canary-design"
+CANARIES = "canaries.json"
+INSERTIONS = "insertions.parquet"
+DISPLACED = "displaced.jsonl"
+HELDOUT = "heldout.jsonl"
+PROBES = "probes.jsonl"
+
+
+def write_design(
+    run: RunDir, design: Design, rows: Sequence[TrainingRow], displaced: Mapping[str, Row], facts: Mapping[str, Any]
+) -> None:
+    """Write a design's folder; `facts` go into its manifest beside what the design says of itself."""
+    import pandas as pd
+
+    config = design.config
+    write_training_file(run.path, rows, config.format, user_columns=config.task.columns)
+    run.write_json(
+        CANARIES,
+        {
+            "canaries": [asdict(c) for c in design.canaries],
+            "new_codes": {name: list(codes) for name, codes in design.new_codes.items()},
+        },
+    )
+    by_id = {c.id: c for c in design.canaries}
+    ledger = pd.DataFrame([asdict(i) for i in design.insertions], columns=[f.name for f in fields(Insertion)])
+    for name, value in (("role", "role"), ("arm", "cue"), ("dose", "dose")):
+        ledger[name] = [getattr(by_id[i.canary_id], value) for i in design.insertions]
+    run.write_parquet(INSERTIONS, ledger)
+    write_jsonl(run.path / DISPLACED, [asdict(row) for row in displaced.values()])
+    write_jsonl(run.path / HELDOUT, [asdict(row) for row in design.heldout])
+    write_jsonl(run.path / PROBES, [asdict(p) for p in probes(design)])
+    run.finish(
+        {
+            **facts,
+            "design": design_facts(design) | {"sha256": file_hash(run.path / TRAIN_FILE)},
+            "system": design.system,
+            "max_new_tokens": design.max_new_tokens,
+            "n_rows": design.n_rows,
+            "n_steps": design.n_steps,
+            "checkpoints": list(design.checkpoints),
+        }
+    )
+
+
+def design_facts(design: Design) -> dict[str, Any]:
+    """What a report says of a design."""
+    config = design.config
+    roles: dict[str, int] = {}
+    for canary in design.canaries:
+        roles[canary.role] = roles.get(canary.role, 0) + 1
+    return {
+        "task": config.task.name,
+        "rows": design.n_rows,
+        "copies": config.copies,
+        "order": config.order,
+        "batch_size": config.batch_size,
+        "n_steps": design.n_steps,
+        "code": {"name": design.codes.name, "entropy_bits": round(design.codes.entropy_bits, 2)},
+        "system": design.system,
+        "cue": config.cue,
+        "dose": list(config.dose),
+        "placement": sorted({c.placement for c in design.of("focal")}),
+        "population": design.population,
+        "canaries": roles,
+        "canary_rows": len(design.insertions),
+        "displacement": config.displacement,
+        "checkpoints": list(design.checkpoints),
+        "seed": config.seed,
+    }
+
+
+def read_design(path: Path | str) -> Design:
+    """Read a design's folder back.
+
+    Raises:
+        UserError: no design there, or a file of it was changed after it was written.
+    """
+    import pandas as pd
+
+    path = Path(path)
+    manifest = read_manifest(path)
+    if manifest.get("kind") != KIND:
+        raise UserError(
+            f"{path} holds a run of kind {manifest.get('kind')}, expected a design: give --design its folder"
+        )
+    changed = [line for line in verify(path) if not line.startswith("not in the manifest")]
+    if changed:
+        raise DataError(f"design {path} was changed after it was written ({'; '.join(changed)}): write it anew")
+    config = DesignConfig.model_validate(manifest["config"]["resolved"])
+    stored = json.loads((path / CANARIES).read_text(encoding="utf-8"))
+    ledger = pd.read_parquet(path / INSERTIONS)
+    return Design(
+        config=config,
+        codes=code_format(config.code, config.prefixes),
+        system=manifest["system"],
+        max_new_tokens=manifest["max_new_tokens"],
+        canaries=tuple(_canary(c) for c in stored["canaries"]),
+        insertions=tuple(_insertion(row) for row in ledger.to_dict("records")),
+        new_codes={name: tuple(codes) for name, codes in stored["new_codes"].items()},
+        heldout=tuple(_row(r) for r in read_lines(path / HELDOUT)),
+        n_rows=manifest["n_rows"],
+        n_steps=manifest["n_steps"],
+        checkpoints=tuple(manifest["checkpoints"]),
+    )
+
+
+def restore(path: Path | str, out: Path) -> int:
+    """Write the training file as it would be without canaries; how many rows were taken out.
+
+    The displaced rows return to where they stood. With `displacement: in-place` every other line is untouched.
+
+    Raises:
+        UserError: `out` exists, or the design was changed.
+    """
+    path = Path(path)
+    design = read_design(path)
+    if out.exists():
+        raise UserError(f"{out} exists: give --out a new file")
+    lines = (path / TRAIN_FILE).read_bytes().decode().removesuffix("\n").split("\n")
+    displaced = {row.id: row for row in map(_row, read_lines(path / DISPLACED))}
+    at = {i.row: i.canary_id for i in design.insertions}
+    sequence = [
+        at[number] if number in at else Row(id=f"line {number}", messages=(), answer="", raw=line)
+        for number, line in enumerate(lines)
+    ]
+    restored = remove(
+        sequence,
+        design.insertions,
+        displaced,
+        displacement=design.config.displacement,
+        seed=design.config.seed,
+    )
+    made = []
+    for row in restored:
+        if row.raw is not None:
+            made.append(row.raw)
+            continue
+        whole = TrainingRow(design.turns(row.messages), row.answer)
+        made.append(json.dumps(row_object(whole, design.config.format), ensure_ascii=False))
+    write_bytes(out, "".join(line + "\n" for line in made).encode())
+    return len(design.insertions)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """A JSONL file of ours."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+
+
+def file_hash(path: Path) -> str:
+    """sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _insertion(row: Mapping[Any, Any]) -> Insertion:
+    return Insertion(
+        int(row["row"]), int(row["update"]), str(row["canary_id"]), int(row["appearance"]), str(row["displaced"])
+    )
+
+
+def _messages(turns: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
+    return tuple(Message(turn["role"], turn["content"], bool(turn.get("scored"))) for turn in turns)
+
+
+def _row(stored: Mapping[str, Any]) -> Row:
+    return Row(stored["id"], _messages(stored["messages"]), stored["answer"], stored["expected"], stored["raw"])
+
+
+def _canary(stored: Mapping[str, Any]) -> Canary:
+    identity = stored["identity"]
+    return Canary(
+        **{key: value for key, value in stored.items() if key != "identity"},
+        identity=Identity(**{**identity, "messages": _messages(identity["messages"])}),
+    )

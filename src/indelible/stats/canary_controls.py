@@ -1,0 +1,95 @@
+"""The controls of a canary run: codes that no training held must rank as chance has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from .answers import NULL_LEVEL, null_interval
+from .cells import HIDDEN
+from .contrasts import MIN_CANARIES
+
+_WHO = {
+    "never_inserted": ("target", ("control",), "never-inserted canaries", "the design has no never-inserted canaries"),
+    "base": ("base", None, "the canaries on the base model", "the base model was not asked"),
+    "clean": ("clean", None, "the canaries on the model trained without them", "no model was trained without canaries"),
+}
+
+
+def control_checks(frame: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """never_inserted, base and clean: {ran, reason, word, median, low, high, level, n, rule, by_condition}.
+
+    The cue is hidden in all of them. In each condition the median exposure over all seeds is compared with the interval
+    in which chance puts it 99 times of 100; with k such medians in a run the level is 1 - 0.01 / k, so that all of them
+    hold together 99 times of 100 in a sound run. word: "at baseline", "off baseline", or null with the reason. median,
+    low, high, level and n are those of the condition nearest to, or farthest beyond, an end. A base model that gives
+    the same ranks under every seed (one design, several training seeds) counts once.
+    """
+    groups = {name: _groups(frame, *who) for name, who in _WHO.items()}
+    n_medians = sum(len(found) for found in groups.values() if not isinstance(found, str))
+    return {name: _check(found, _WHO[name][2], n_medians) for name, found in groups.items()}
+
+
+def _groups(
+    frame: pd.DataFrame, model: str, roles: tuple[str, ...] | None, what: str, absent: str
+) -> list[tuple[str, pd.DataFrame]] | str:
+    """The readings of each condition at its last checkpoint, each canary once; or why there are none."""
+    part = frame[frame["model"] == model]
+    part = part if roles is None else part[part["role"].isin(roles)]
+    if part.empty:
+        return absent
+    part = part[(part["probe"] == HIDDEN) & part["rank"].notna() & part["exposure_bits"].notna()]
+    if part.empty:
+        return f"{what}: no rank with the cue hidden"
+    last = part.groupby(["condition", "seed"])["step"].transform("max")
+    by_name = part[part["step"] == last].groupby("condition", sort=False)
+    groups = [(str(condition), _once(group)) for condition, group in by_name]
+    groups = [(name, group) for name, group in groups if len(group) >= MIN_CANARIES]
+    return groups or f"{what}: fewer than {MIN_CANARIES} with a rank in every condition"
+
+
+def _check(groups: list[tuple[str, pd.DataFrame]] | str, what: str, n_medians: int) -> dict[str, Any]:
+    empty: dict[str, Any] = {
+        "ran": False, "reason": None, "word": None, "median": None, "low": None, "high": None, "level": None, "n": 0,
+        "condition": None, "rule": None, "by_condition": [],
+    }  # fmt: skip
+    if isinstance(groups, str):
+        return empty | {"reason": groups}
+    level = 1.0 - (1.0 - NULL_LEVEL) / n_medians
+    rows: list[dict[str, Any]] = []
+    for name, group in groups:
+        chance = null_interval(len(group), int(group["n_candidates"].max()), level)
+        median = float(group["exposure_bits"].median())
+        inside = chance.low <= median <= chance.high
+        rows.append(
+            {"condition": name, "median": median, "low": chance.low, "high": chance.high, "level": level}
+            | {"n": len(group), "inside": inside, "by_seed": _by_seed(name, group)}
+        )
+    worst = max(rows, key=lambda row: max(row["low"] - row["median"], row["median"] - row["high"]))
+    word = "at baseline" if all(row["inside"] for row in rows) else "off baseline"
+    rule = (
+        f"the median exposure of {what}, cue hidden, lies where chance puts it, in every condition; the level is such "
+        f"that all {n_medians} control medians of a sound run do so 99 times of 100"
+    )
+    named = {key: worst[key] for key in ("median", "low", "high", "level", "n", "condition")}
+    return empty | {"ran": True, "word": word, "rule": rule, "by_condition": rows} | named
+
+
+def _by_seed(condition: str, group: pd.DataFrame) -> list[dict[str, Any]]:
+    """The median of each seed; sign: on which side of the 99% interval for as many canaries, 0 inside."""
+    made = []
+    for seed, part in group.groupby("seed"):
+        chance = null_interval(len(part), int(part["n_candidates"].max()))
+        median = float(part["exposure_bits"].median())
+        sign = int(median > chance.high) - int(median < chance.low)
+        made.append({"where": condition, "seed": int(str(seed)), "value": median, "sign": sign, "p": None})
+    return made
+
+
+def _once(group: pd.DataFrame) -> pd.DataFrame:
+    """Every canary of every seed once; a single seed where all seeds give every canary the same ranks."""
+    group = group.drop_duplicates(["seed", "canary_id"])
+    if group["seed"].nunique() > 1 and (group.groupby("canary_id")["logprob"].nunique(dropna=False) == 1).all():
+        return group.drop_duplicates("canary_id")
+    return group

@@ -1,0 +1,68 @@
+"""What a canary run leaves open, for the verdict to name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from .cells import AXES, AXIS_WORDS, HIDDEN, Cell, pairs
+from .questions import Question
+
+_PROBES = {
+    HIDDEN: "recall with the cue hidden",
+    "as-trained": "the canaries as they were trained",
+    "substituted": "copying of another canary's cue against recall",
+    "unseen": "new codes in the trained form of the cue",
+    "plain": "new codes in the clear",
+}
+
+_RECORDS = (
+    "natural records: canaries are made-up codes in a fixed place, and no rate here carries over to other rows; other "
+    "prompts, sampling or search may bring out what greedy decoding under these probes did not"
+)
+
+
+def not_tested(
+    frame: pd.DataFrame,
+    found: Sequence[Cell],
+    asked: Sequence[Question],
+    notes: Sequence[str],
+    controls: Mapping[str, Mapping[str, Any]],
+) -> list[dict[str, str]]:
+    """Entries {axis, reason}: axes with one place or never varied alone, settings that could not be judged, probes not
+    asked, controls not run, seeds too few, and what no canary run shows.
+    """
+    made: list[tuple[str, str]] = []
+    compared = {axis for axis, _, _ in pairs(found)}
+    for axis in AXES:
+        places = list(dict.fromkeys(cell.setting.place(axis) for cell in found))
+        word = AXIS_WORDS[axis]
+        if len(places) > 1 and axis not in compared:
+            made.append((word, f"varied ({', '.join(places)}), but never without another axis: no fair comparison"))
+        elif len(places) == 1:
+            only = "no spacing was prescribed" if places == ["none"] else f"one {word} only: {places[0]}"
+            made.append((word, only))
+    made += [
+        (question.axis, f"{answer.why} ({question.id})")
+        for question in asked
+        for answer in question.answers
+        if answer.call in ("untested", "saturated")
+    ]
+    focal = frame[(frame["model"] == "target") & (frame["role"] == "focal")]
+    probes = set(focal["probe"].unique())
+    made += [
+        ("probe", f"{what}: the probe '{name}' was not asked") for name, what in _PROBES.items() if name not in probes
+    ]
+    if "substituted" in probes and not focal["supplied_exposure_bits"].notna().any():
+        made.append(("probe", "copying of another canary's cue: no cue of this run shows a code"))
+    made += [("controls", str(check["reason"])) for check in controls.values() if not check["ran"]]
+    seeds = {seed for cell in found for seed in cell.seeds}
+    if 0 < len(seeds) < 3:
+        made.append(
+            ("seed", f"{len(seeds)} training seed{'s' if len(seeds) > 1 else ''}; three or more show replication")
+        )
+    made += [("other", note) for note in notes]
+    made.append(("records", _RECORDS))
+    return [{"axis": axis, "reason": reason} for axis, reason in dict.fromkeys(made)]

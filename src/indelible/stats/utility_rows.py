@@ -1,0 +1,70 @@
+"""Utility in metrics.json: task accuracy and held-out loss of each model, and how far from the base and clean model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .metrics import json_number
+
+_NAMES = ("accuracy", "heldout_loss")
+_CONTROLS = ("base", "clean")
+
+
+def utility_rows(utility: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """accuracy (share) and heldout_loss (nats a token) of every entry of utility.json, and for the target models
+    accuracy_minus_base, heldout_loss_minus_base and the same with clean; then all of them over the seeds.
+
+    Over seeds: the mean, with the lowest and highest seed as `low` and `high` and no level. role is "all", the places
+    on the axes are None. A difference whose other side is not there is null with the reason.
+    """
+    rows = [row for entry in utility for row in _entry(entry, utility)]
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["condition"], row["step"], row["model"], row["metric"]), []).append(row)
+    for group in groups.values():
+        values = [row["value"] for row in group if row["value"] is not None]
+        pooled = group[0] | {"seed": None, "value": None, "low": None, "high": None, "level": None, "method": None}
+        if values:
+            pooled |= {"value": sum(values) / len(values), "low": min(values), "high": max(values), "reason": None}
+            pooled |= {"method": f"mean over {len(values)} seeds; ends are the lowest and the highest seed"}
+            pooled |= {"n": sum(row["n"] for row in group if row["value"] is not None)}
+        rows.append(pooled)
+    return rows
+
+
+def utility_of(utility: Sequence[Mapping[str, Any]], model: str, condition: str, seed: int) -> Mapping[str, Any] | None:
+    """The last entry of a model for a condition and seed; of the seed alone where that is unambiguous."""
+    of_seed = [e for e in utility if e["model"] == model and int(e["seed"]) == seed]
+    own = [e for e in of_seed if e["condition"] == condition]
+    if not own and len({e["condition"] for e in of_seed}) == 1:
+        own = of_seed
+    return max(own, key=lambda e: int(e["step"]), default=None)
+
+
+def _entry(entry: Mapping[str, Any], utility: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    axes = ("arm", "dose", "placement", "spacing", "population", "schedule", "probe")
+    base: dict[str, Any] = {
+        "condition": str(entry["condition"]),
+        "seed": int(entry["seed"]),
+        "step": int(entry["step"]),
+    }
+    base |= {"model": str(entry["model"]), "role": "all"} | dict.fromkeys(axes) | {"n": int(entry["n"])}
+    blank = {"low": None, "high": None, "level": None, "method": None, "reason": None}
+    rows = []
+    for name in _NAMES:
+        value = json_number(entry.get(name))
+        why = None if value is not None else entry.get("reason") or "not measured"
+        row = base | blank | {"metric": name, "value": value, "reason": why}
+        if name == "accuracy" and value is not None:
+            row |= {"low": entry.get("accuracy_low"), "high": entry.get("accuracy_high"), "method": "on held-out rows"}
+        rows.append(row)
+        if entry["model"] != "target":
+            continue
+        for control in _CONTROLS:
+            other = utility_of(utility, control, base["condition"], base["seed"])
+            theirs = None if other is None else json_number(other.get(name))
+            gap = None if value is None or theirs is None else value - theirs
+            reason = why if value is None else None if gap is not None else f"the {control} model has no {name}"
+            rows.append(base | blank | {"metric": f"{name}_minus_{control}", "value": gap, "reason": reason})
+    return rows
