@@ -77,13 +77,14 @@ def canary_metrics(
         frame: the readings, canaries.parquet. utility: the list of utility.json. level: of all intervals.
 
     Returns:
-        Dictionaries with the fields of `ProtocolRow`. For every (condition, step, model, role, place on the axes,
-        probe): exposure_median, exposure_median_optimistic (ties in the code's favour), exposure_q1, exposure_q3
-        (bits), share_at_ceiling, uniformity_p, supplied_exposure_median, recovery, copy, full_response,
-        position_accuracy (shares). In the probes `unseen` and `plain` ranks, and so exposures, are those of the supplied, new code, `recovery` is that of the assigned one and
-        `copy` that of the new one. Conditions that are rotations of one design come once more as one group. Then
-        contrasts between groups of focal canaries at the end of training that differ on one axis alone
-        (`protocol_contrasts`), and utility (`utility_rows`).
+        Dictionaries with the fields of `ProtocolRow`. For every (condition, step, model, role, place on the
+        axes, probe): exposure_median, exposure_median_optimistic (ties in the code's favour), exposure_q1,
+        exposure_q3 (bits), share_at_ceiling, uniformity_p, supplied_exposure_median, recovery, copy,
+        full_response, position_accuracy (shares). In the probes `unseen` and `plain` ranks, and so exposures,
+        are those of the supplied, new code, `recovery` is that of the assigned one and `copy` that of the new
+        one. Conditions that are rotations of one design come once more as one group. Then contrasts between
+        groups of focal canaries at the end of training that differ on one axis alone (`protocol_contrasts`),
+        and utility (`utility_rows`).
 
     Intervals: medians by order statistics, shares by Clopper-Pearson on canaries. Canaries of one training share its
     weights, so neither says what another training would give; that is what the rows of each seed are for. Where a probe
