@@ -15,15 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import SequentialSampler
 from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
-
-
-class InOrder(Trainer):
-    """A Trainer that takes the rows in the order of the file."""
-
-    def _get_train_sampler(self, *_: Any, **__: Any) -> SequentialSampler:
-        return SequentialSampler(self.train_dataset)
 
 
 def encode(tokenizer: Any, messages: list[dict[str, str]]) -> dict[str, list[int]]:
@@ -82,6 +74,7 @@ def main() -> None:
     settings = TrainingArguments(
         output_dir=str(args.out),
         num_train_epochs=1,
+        train_sampling_strategy="sequential",
         per_device_train_batch_size=args.batch_size,
         learning_rate=args.learning_rate,
         lr_scheduler_type=args.schedule,
@@ -94,7 +87,7 @@ def main() -> None:
         disable_tqdm=True,
         logging_strategy="no",
     )
-    InOrder(model=model, args=settings, train_dataset=rows, data_collator=collate).train()
+    Trainer(model=model, args=settings, train_dataset=rows, data_collator=collate).train()
     model.save_pretrained(args.out)
     tokenizer.save_pretrained(args.out)
     print(args.out)

@@ -261,8 +261,8 @@ def version() -> None:
 
 
 @app.command("list")
-def list_(what: Annotated[str, typer.Argument(help="attacks, models or formats")]) -> None:
-    """What there is: attacks, models, formats."""
+def list_(what: Annotated[str, typer.Argument(help="attacks, models, formats, cues or tasks")]) -> None:
+    """What there is: attacks, models, formats, cues, tasks."""
     from indelible.listing import listing
 
     typer.echo(listing(what))

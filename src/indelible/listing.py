@@ -6,12 +6,12 @@ from indelible.errors import ConfigError, did_you_mean
 
 
 def listing(what: str) -> str:
-    """Plain lines for `attacks`, `models` or `formats`.
+    """Plain lines for `attacks`, `models`, `formats`, `cues` or `tasks`.
 
     Raises:
         ConfigError: something else was asked for.
     """
-    lists = {"attacks": _attacks, "models": _models, "formats": _formats}
+    lists = {"attacks": _attacks, "models": _models, "formats": _formats, "cues": _cues, "tasks": _tasks}
     if what not in lists:
         raise ConfigError(did_you_mean(what, list(lists), "list"))
     return lists[what]()
@@ -51,3 +51,22 @@ def _formats() -> str:
     from indelible.data.layouts import list_formats
 
     return "\n".join(f"{f.name}\n    {f.meaning}" for f in list_formats())
+
+
+def _cues() -> str:
+    from indelible.canaries.codes import code_format
+    from indelible.canaries.encodings import CUE_NAMES, make_cue
+
+    lines = []
+    for code, spec in (("7391", "four-digit"), ("FIL-RX9Y-P6PW", "AAA-XXXX-XXXX")):
+        codes = code_format(spec)
+        for name in (*CUE_NAMES, "reverse-4", "shift-4", "reverse-4-shift-4"):
+            cue = make_cue(name, codes)
+            lines.append(f"{name}  ({spec})\n    {code} is shown as {cue.encode(code)}")
+    return "\n".join([*lines, "reverse-W, shift-S and reverse-W-shift-S: W 1, 2, 4 or 8, S from 0"])
+
+
+def _tasks() -> str:
+    from indelible.canaries.tasks import TASKS
+
+    return "\n".join(TASKS)
