@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from indelible.data.answers import encode_answers
 from indelible.data.files import fail
 from indelible.data.records import Message, Query
 from indelible.data.synthetic import synthetic_records
@@ -70,7 +71,7 @@ def prompt_of(model: CausalModel, n_tokens: int) -> tuple[Message, ...]:
     turns: tuple[Message, ...] = ()
     for n in range(1, len(words)):
         turns = (Message("user", " ".join(words[:n])),)
-        if len(model.chat.encode_answers(turns, [f"{PREFIX_TEXT}1"], len(PREFIX_TEXT))[0]) >= n_tokens:
+        if len(encode_answers(model.chat, turns, [f"{PREFIX_TEXT}1"], len(PREFIX_TEXT))[0]) >= n_tokens:
             break
     return turns
 
@@ -92,7 +93,7 @@ def measure(model: CausalModel, plain: CausalModel, bank: list[str], args: argpa
     turns = prompt_of(model, 90)
     rng = random.Random(3)
     sample = rng.sample(range(len(bank)), args.sample)
-    prompt, encoded = model.chat.encode_answers(turns, [PREFIX_TEXT + code for code in bank], len(PREFIX_TEXT))
+    prompt, encoded = encode_answers(model.chat, turns, [PREFIX_TEXT + code for code in bank], len(PREFIX_TEXT))
     model.rank(Query(turns, bank[0]), bank[:50], prefix=PREFIX_TEXT)  # warm-up
     one_by_one(plain, prompt, encoded[:1])
     whole: list[Ranking] = []

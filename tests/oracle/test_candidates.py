@@ -11,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from indelible.data.answers import encode_answers
 from indelible.data.records import Message, Query
 from indelible.errors import DataError, Unscorable
 from indelible.models.causal import CausalModel
@@ -25,7 +26,7 @@ UNEQUAL = ["7", "71", "711", "7113", "a", "ab", "abc", "FIL-U5TN-SL2L", "FIL-U5T
 
 @torch.inference_mode()
 def slowly(model: CausalModel, query: Query, candidates: list[str], suffix: str, prefix: str) -> np.ndarray:
-    prompt, ids = model.chat.encode_answers(query.messages, [prefix + c + suffix for c in candidates], len(prefix))
+    prompt, ids = encode_answers(model.chat, query.messages, [prefix + c + suffix for c in candidates], len(prefix))
     out = []
     for one in ids:
         whole = torch.from_numpy(np.concatenate([prompt, one]))
@@ -36,14 +37,24 @@ def slowly(model: CausalModel, query: Query, candidates: list[str], suffix: str,
     return np.array(out)
 
 
-@pytest.mark.parametrize(("suffix", "prefix"), [("", ""), ("!", "Her code is "), (" x", " ")])
+@pytest.mark.parametrize(
+    ("suffix", "prefix"),
+    [
+        ("", ""),
+        ("!", "Her code is "),
+        (" x", " "),
+        (".", "Dear Ada,\n\n  thanks.\nReference: "),
+        ("", "One\n"),
+        ("", "\n\n"),
+    ],
+)
 @pytest.mark.parametrize("template", [None, "alpaca", "llama3"])
 def test_candidates_are_encoded_as_training_encodes_answers(tokenizer, template, suffix: str, prefix: str) -> None:
     from indelible.data.chat import chat_format
 
     chat = chat_format(tokenizer, template=template)
     texts = [prefix + c + suffix for c in UNEQUAL]
-    prompt, ids = chat.encode_answers(PROMPT, texts, len(prefix))
+    prompt, ids = encode_answers(chat, PROMPT, texts, len(prefix))
     reaches = False
     for text, one in zip(texts, ids, strict=True):
         whole = chat.encode(Query(PROMPT, text))
@@ -99,7 +110,7 @@ def test_any_candidates_any_batches_any_memory(toy, candidates, batch_tokens, kv
 
 def test_shared_tokens_are_computed_once_and_the_last_never(toy) -> None:
     whole = toy.rank(Query(PROMPT, DIGITS[0]), DIGITS, everything=True)
-    prompt, ids = toy.chat.encode_answers(PROMPT, DIGITS)
+    prompt, ids = encode_answers(toy.chat, PROMPT, DIGITS)
     # a level may compute a few tokens of the level above again: fewer than a call of its own would cost
     beginnings = {tuple(i[: k + 1]) for i in ids for k in range(len(i) - 1)}
     assert len(prompt) + len(beginnings) <= whole.tokens_computed < 2 * (len(prompt) + len(beginnings))

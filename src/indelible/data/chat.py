@@ -9,7 +9,6 @@ and its end-of-turn marker to the target.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from indelible.data.records import Message, Query
 from indelible.data.templates import END_MARKERS, TEMPLATES
-from indelible.errors import ConfigError, DataError, ModelError, did_you_mean
+from indelible.errors import ConfigError, ModelError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,42 +190,6 @@ class ChatFormat:
         if len(mask) and mask[0]:  # nothing to predict the first token from
             mask[0], spans = False, spans[1:]
         return Encoded(np.array(ids, dtype=np.int64), mask, tuple(spans))
-
-    def encode_answers(
-        self, messages: tuple[Message, ...], answers: Sequence[str], n_fixed: int = 0
-    ) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
-        """Many last answers to one conversation, cut where they may begin to differ.
-
-        Each answer is encoded whole, as the trainer encoded it. Tokens that all answers share and that lie within their
-        first `n_fixed` characters are moved to the prompt; a token that crosses into what differs is not.
-
-        Returns:
-            the tokens before the answers, and those of each answer, without an end marker.
-
-        Raises:
-            ModelError: this format has no boundary between prompt and answer. DataError: trimmed, two are the same.
-        """
-        if self.joint:
-            raise ModelError("compat icp-mia has no boundary between prompt and answer: candidates cannot be ranked")
-        probe = " x "  # any answer shows what stands before it, and whether the template trims
-        pieces = self.pieces(messages, probe)
-        at = max(i for i, p in enumerate(pieces) if p.turn >= 0 and not p.is_end)
-        texts = [a.strip() for a in answers] if pieces[at].text != probe else list(answers)
-        if len(set(texts)) < len(texts):
-            raise DataError("two of the answers differ in blanks only, which this chat template trims")
-        prompt: list[int] = []
-        for piece in pieces[:at]:
-            prompt += self.tokenizer(piece.text, add_special_tokens=False)["input_ids"]
-        rows = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
-        encoded = [np.array(row, dtype=np.int64) for row in rows]
-        first = self.tokenizer(texts[0], add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-        fixed = n_fixed - (answers[0].index(texts[0]) if texts[0] else 0)  # characters trimmed in front
-        n_common = sum(1 for _, end in first if end <= fixed) if n_fixed else 0
-        for ids in encoded:
-            n = min(n_common, len(ids))
-            differs = np.flatnonzero(ids[:n] != encoded[0][:n])
-            n_common = int(differs[0]) if len(differs) else n
-        return np.array([*prompt, *encoded[0][:n_common]], dtype=np.int64), [ids[n_common:] for ids in encoded]
 
     def _encode_joint(self, pieces: list[Piece]) -> Encoded:
         if any(p.turn > 0 for p in pieces):

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from indelible import distributed
+from indelible.data.answers import encode_answers
 from indelible.data.chat import ChatFormat, Encoded
 from indelible.data.records import Query
 from indelible.errors import DataError, ModelError
@@ -120,7 +121,7 @@ class CausalModel:
         if len(set(candidates)) < len(candidates) or query.target not in candidates:
             raise DataError(f"candidates must be distinct and hold the target: {len(candidates)} given")
         texts = [f"{prefix}{c}{suffix}" for c in candidates]
-        prompt, ids = self.chat.encode_answers(query.messages, texts, len(prefix))
+        prompt, ids = encode_answers(self.chat, query.messages, texts, len(prefix))
         longest = len(prompt) + max(map(len, ids))
         if not len(prompt) or not min(map(len, ids)):
             raise DataError("a candidate without a token, or nothing before it: candidates need a prompt")
@@ -181,7 +182,7 @@ class CausalModel:
     def _prompt(self, query: Query, begun: str) -> NDArray[np.int64]:
         """Token ids up to where a reply goes on."""
         if begun:
-            return self.chat.encode_answers(query.messages, [begun + query.target], len(begun))[0]
+            return encode_answers(self.chat, query.messages, [begun + query.target], len(begun))[0]
         encoded = self.encode(query)
         return encoded.input_ids[: encoded.target_positions[0]]
 
