@@ -64,7 +64,7 @@ def main() -> None:
         parser.error("give --out, --labels or both")
     folder = folder_of(args.model)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    lines = (args.design / "train.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (args.design / "train.jsonl").read_text(encoding="utf-8").removesuffix("\n").split("\n")
     rows = [encode(tokenizer, json.loads(line)["messages"]) for line in lines]
     if args.labels:
         args.labels.write_text("".join(json.dumps(row) + "\n" for row in rows))

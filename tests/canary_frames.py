@@ -28,6 +28,8 @@ class Condition:
         follows: probability that the model gives the code that a shown cue stands for (never in the arm `redacted`).
         unseen: the same for the cues of new codes.
         rotation: canary i gets combination (i + rotation) of dose x placement.
+        protocol: digest of all settings that are no axis.
+        draw: of codes; the same ids under another draw are other canaries.
     """
 
     name: str
@@ -38,6 +40,8 @@ class Condition:
     spacing: float = math.nan
     population: str = "alone"
     schedule: str = "constant"
+    protocol: str = "p0"
+    draw: str = ""
     rotation: int = 0
     follows: float = 1.0
     unseen: float = 0.0
@@ -92,6 +96,7 @@ def readings(
                             rows.append(
                                 {"condition": condition.name, "seed": seed, "step": step, "n_steps": n_steps}
                                 | {"model": model, "task": task, "probe": probe, "repeat": repeat}
+                                | {"canary_key": f"{condition.draw}{seed}:{who['canary_id']}"}
                                 | who
                                 | found
                             )
@@ -100,6 +105,7 @@ def readings(
 
 def _canaries(condition: Condition, canaries: int, controls: int, n_steps: int) -> Iterator[dict[str, Any]]:
     shared = {"arm": condition.arm, "population": condition.population, "schedule": condition.schedule}
+    shared |= {"protocol": condition.protocol}
     combinations = [(dose, placement) for dose in condition.dose for placement in condition.placement]
     for i in range(canaries):
         dose, placement = combinations[(i + condition.rotation) % len(combinations)]
@@ -142,6 +148,7 @@ def _answer(
         share = 0.0  # nobody taught it the encoding
     follows = (shows or probe == "plain") and rng.random() < share
     own = _rank(bits, n, rng)
+    copied: bool | None
     if probe in NEW_CODES:
         rank, supplied = (1.0 if follows else _rank(0.0, n, rng)), math.nan
         recovered, copied = False, follows

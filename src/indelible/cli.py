@@ -348,7 +348,7 @@ def _run() -> int:
         _complain(f"indelible: {error}")
         return 2
     except (typer.Abort, KeyboardInterrupt):
-        _complain("indelible: interrupted; an audit goes on where it stopped when run again")
+        _complain("indelible: interrupted; run the same command again to go on where it stopped")
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last line of defence: usage errors to 2, bugs to 3
         return _last_resort(error)

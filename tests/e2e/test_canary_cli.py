@@ -13,8 +13,10 @@ import pytest
 import yaml
 
 from indelible import cli
-from indelible.canaries import run as canary_run
+from indelible.canaries import bench, exposure
+from indelible.canaries import measure as canary_measure
 from indelible.runs import verify
+from indelible.training import ledger, sft
 
 DESIGN = {
     "task": {"name": "support"}, "rows": 64, "batch_size": 8, "canaries": 6, "dose": 4, "controls": 6, "heldout": 6,
@@ -91,15 +93,31 @@ def test_a_users_path(
     assert set(frame["model"]) == {"target", "base"}
     assert frame["rank"].between(1, 1000).all()
     manifest = json.loads(Path("one/manifest.json").read_text())
-    assert {n["what"] for n in manifest["not_run"]} == {"clean"}
+    assert {n["what"] for n in manifest["not_run"]} == {"clean", "order of training"}
     assert manifest["survival"]["supervised"] == 6
     code, out, err = call("canary", "compare", "one", "two", "--out", "both")
-    assert code == 0, err
-    assert set(readings(Path("both"))["condition"]) == {"one: design", "two: design"}
-    assert verify(Path("both")) == []
+    assert code == 2
+    assert "audits of the same model" in err
     code, out, err = call("canary", "audit", "--model", "tuned", "--model", "tuned", *common, "--out", "twice")
     assert code == 2
     assert "two models at update" in err
+    code, out, err = call("train", "--model", "builtin:toy", "--train", own, "--out", "other", "--epochs", 1)
+    code, out, err = call("canary", "audit", "--model", "other", *common, "--out", "mixed-up")
+    assert code == 2
+    assert "trained on another file" in err
+    same = ("train", "--model", "builtin:toy", "--train", "design/train.jsonl", "--epochs", 1, "--batch-size", 8)
+    code, out, err = call(*same, "--out", "shuffled")
+    code, out, err = call("canary", "audit", "--model", "shuffled", *common, "--out", "out-of-order")
+    assert code == 2
+    assert "its rows were shuffled" in err
+    code, out, err = call(*same, "--no-shuffle", "--out", "in-order")
+    code, out, err = call("canary", "audit", "--model", "in-order", *common, "--out", "ordered")
+    assert code == 0, err
+    assert "order of training" not in Path("ordered/manifest.json").read_text()
+    code, out, err = call("canary", "compare", "one", "ordered", "--out", "both")
+    assert code == 0, err
+    assert set(readings(Path("both"))["condition"]) == {"one:design", "ordered:design"}
+    assert verify(Path("both")) == []
     code, out, err = call("canary", "restore", "--design", "design", "--out", "restored.jsonl")
     assert code == 0, err
     restored = Path("restored.jsonl").read_text().splitlines()
@@ -109,46 +127,55 @@ def test_a_users_path(
     assert verify(Path("one")) == []
 
 
+class Killed(BaseException):
+    """Stands for a signal that leaves no time to tidy up."""
+
+
 def test_a_run_goes_on_where_it_was_killed(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped after each of several stages, a run ends with the numbers of one that was never stopped."""
+    """Killed in every stage, a run ends with the numbers of one that was never stopped, and trains nothing twice."""
     config = written(tmp_path / "run.yaml", RUN)
     code, _, err = call("canary", "run", config, "--out", "whole")
     assert code == 0, err
     assert verify(Path("whole")) == []
     assert not Path("whole-work").exists()
 
-    class Killed(BaseException):
-        """Stands for a signal that leaves no time to tidy up."""
+    def kill(module: object, name: str, at: int, *, after: bool = False) -> None:
+        """Let the next run be killed at the `at`th call of a function, before or after it does its work."""
+        real, calls = getattr(module, name), iter(range(1, 1000))
+
+        def wrapped(*args: object, **more: object) -> object:
+            now = next(calls) == at
+            if now and not after:
+                raise Killed
+            made = real(*args, **more)
+            if now:
+                raise Killed
+            return made
+
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, wrapped)
+            patch.setattr(sys, "argv", ["indelible", "canary", "run", str(config), "--out", "halting"])
+            with pytest.raises(Killed):
+                cli.main()
 
     trained: list[str] = []
-    asked: list[str] = []
-    real_measure, real_train = canary_run.measure, canary_run._Bench.train
+    real_train = sft.optimise
 
-    def stop_at(n: int) -> None:
-        def measure(model, source, design, checkpoint, *rest, **more):  # type: ignore[no-untyped-def]
-            asked.append(f"{checkpoint.condition} {checkpoint.model}")
-            if len(asked) == n:
-                raise Killed
-            return real_measure(model, source, design, checkpoint, *rest, **more)
+    def optimise(*args: object, **more: object) -> object:
+        trained.append("one")
+        return real_train(*args, **more)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(canary_run, "measure", measure)
-
-    def train(self, cell, design):  # type: ignore[no-untyped-def]
-        folder = self.work / "models" / self.model_key(cell)
-        if not folder.exists():
-            trained.append(cell.name)
-        return real_train(self, cell, design)
-
-    monkeypatch.setattr(canary_run._Bench, "train", train)
-    for stop in (1, 3, 5):
-        stop_at(stop)
-        monkeypatch.setattr(sys, "argv", ["indelible", "canary", "run", str(config), "--out", "halting"])
-        with pytest.raises(Killed):
-            cli.main()
-    stop_at(-1)
+    monkeypatch.setattr(sft, "optimise", optimise)
+    kill(bench, "write_design", 2)
+    kill(ledger, "save_checkpoint", 1)  # the first training is lost, and done again
+    kill(bench, "measure", 1)
+    kill(exposure, "_read", 5)  # within the probes of a model
+    kill(bench, "write_json", 2)  # between a table and the file that says it is whole
+    kill(bench, "measure", 3, after=True)
+    kill(canary_measure, "verdict", 1)
     code, _, err = call("canary", "run", config, "--out", "halting")
     assert code == 0, err
-    assert sorted(trained) == ["clean-seed0", "redacted-seed0", "visible-seed0"]
+    assert len(trained) == 4  # clean, visible, redacted, and the one that was lost
     pd.testing.assert_frame_equal(readings(Path("halting")), readings(Path("whole")))
     for name in ("metrics.json", "verdict.json", "utility.json"):
         assert Path("halting", name).read_bytes() == Path("whole", name).read_bytes()
@@ -175,7 +202,7 @@ def test_the_learning_rate_is_chosen_on_held_out_loss(call: Call, tmp_path: Path
     code, _, err = call("canary", "run", written(tmp_path / "run.yaml", config), "--out", "run")
     assert code == 0, err
     training = json.loads(Path("run/manifest.json").read_text())["training"]
-    choice = training["learning_rate_choice"]
+    (choice,) = training["learning_rate_choice"]
     assert choice["chosen"] == training["learning_rate"] == 3e-3
     assert choice["heldout_loss"]["0.003"] < choice["heldout_loss"]["1e-06"]
 
@@ -189,9 +216,13 @@ def test_a_rotation_measures_every_canary_at_every_dose(call: Call, tmp_path: Pa
     frame = readings(Path("run"))
     mixed = frame[(frame["role"] == "focal") & frame["condition"].isin(["one", "two"])]
     assert (mixed.groupby("canary_id")["dose"].agg(set) == {1, 4}).all()
-    ledger = pd.read_parquet("run/insertions.parquet")
-    places = {name: set(zip(part["canary_id"], part["row"], strict=True)) for name, part in ledger.groupby("condition")}
-    assert places["alone"] < places["one"] | places["two"]
+    ledger_ = pd.read_parquet("run/insertions.parquet")
+    places = {
+        name: set(zip(part["canary_id"], part["row"], strict=True)) for name, part in ledger_.groupby("condition")
+    }
+    low = {name: set(part.loc[part["dose"] == 1, "canary_id"]) for name, part in ledger_.groupby("condition")}
+    for name in ("one", "two"):
+        assert {place for place in places["alone"] if place[0] in low[name]} < places[name]
 
 
 def test_coins_give_a_bound(call: Call, tmp_path: Path) -> None:
@@ -204,7 +235,12 @@ def test_coins_give_a_bound(call: Call, tmp_path: Path) -> None:
     assert bound["m"] == 30
     assert bound["r"] == 20
     assert bound["refused"] is None
-    assert 0 <= bound["epsilon"] <= bound["ceiling"]
+    frame = readings(Path("run"))
+    coins = frame[(frame["role"] == "coin") & (frame["model"] == "target")].set_index("canary_id")
+    base = frame[(frame["role"] == "coin") & (frame["model"] == "base")].set_index("canary_id")
+    order = (coins["logprob"] - base["logprob"]).sort_values()
+    included = coins["included"].reindex(order.index).astype(bool)
+    assert bound["v"] == int((~included[:10]).sum() + included[-10:].sum())
 
 
 @pytest.mark.parametrize(
@@ -215,6 +251,9 @@ def test_coins_give_a_bound(call: Call, tmp_path: Path) -> None:
         ({"arms": {"one": {"cue": "visble"}}}, "visible"),
         ({"arms": {"one": {"does": 3}}}, "dose"),
         ({"arms": {"one": {}, "two": {}}}, "are the same"),
+        ({"arms": {"a/../b": {}}}, "a/../b"),
+        ({"arms": {"one": {"reserve": 2}}}, "reserve 2 is below dose 4"),
+        ({"design": {**DESIGN, "canaries": 0, "controls": 0}}, "it has no canaries"),
         ({"arms": {"clean-x": {}}}, "cannot be called 'clean-x'"),
         ({"training": {**TRAINING, "save_at": [99]}}, "this training has 8 updates"),
         ({"model": "builtin:nothing"}, "nothing"),
@@ -232,6 +271,7 @@ def test_a_work_folder_of_other_settings_is_refused(call: Call, tmp_path: Path) 
     work = tmp_path / "run-work"
     work.mkdir()
     (work / "settings.json").write_text("{}")
+    (work / "models").mkdir()
     code, _, err = call("canary", "run", written(tmp_path / "run.yaml", RUN), "--out", "run")
     assert code == 2
     assert "other settings" in err

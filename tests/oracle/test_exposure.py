@@ -12,9 +12,10 @@ import torch
 
 from indelible.canaries.config import DesignConfig, ProbeOptions
 from indelible.canaries.design import Design, build_design
-from indelible.canaries.exposure import Bank, Memo, ask_probes, make_bank
+from indelible.canaries.exposure import Bank, Memo, ask_probes, make_bank, new_tokens
 from indelible.canaries.probes import Probe, probes
 from indelible.data.records import Message, Query
+from indelible.errors import ConfigError
 
 OPTIONS = ProbeOptions(probes=("redacted", "as-trained", "substituted", "unseen", "plain"))
 
@@ -45,7 +46,7 @@ def slow_logprobs(model: Any, probe: Probe, candidates: list[str]) -> np.ndarray
     return np.array(out)
 
 
-@pytest.mark.parametrize("name", ["redacted", "as-trained", "substituted", "plain"])
+@pytest.mark.parametrize("name", ["redacted", "as-trained", "substituted", "unseen", "plain"])
 def test_ranks_are_those_of_one_sequence_a_candidate(toy: Any, design: Design, tmp_path: Path, name: str) -> None:
     bank = make_bank(design, 99)
     assert bank.enumerated
@@ -59,6 +60,7 @@ def test_ranks_are_those_of_one_sequence_a_candidate(toy: Any, design: Design, t
         own = values[codes.index(probe.supplied if fresh else probe.assigned)]
         others = np.delete(values, codes.index(probe.supplied if fresh else probe.assigned))
         near = int((np.abs(others - own) < 3e-4).sum())
+        assert near <= 2
         assert abs(reading.rank - (1 + int((others >= own).sum()))) <= near
         if name == "substituted":
             other = values[codes.index(probe.supplied)]
@@ -100,7 +102,52 @@ def test_a_begun_reply_goes_on_where_it_stopped(toy: Any) -> None:
     whole = toy.generate([query], 12)[0]
     tokens = toy.chat.tokenizer(whole, add_special_tokens=False)["input_ids"]
     start = toy.chat.tokenizer.decode(tokens[:4])
-    assert start + toy.generate([query], 8, begun=[start])[0] == whole[: len(start)] + whole[len(start) :]
+    assert start + toy.generate([query], 8, begun=[start])[0] == whole
+
+
+def test_a_reply_to_a_conversation_comes_after_its_last_turn(toy: Any) -> None:
+    turns = (Message("user", "One"), Message("assistant", "Two", scored=True), Message("user", "Three"))
+    unscored = tuple(Message(m.role, m.content) for m in turns)
+    assert toy.generate([Query(turns, "x")], 8) == toy.generate([Query(unscored, "x")], 8)
+    prompts = [toy._prompt(Query(seen, "x"), "") for seen in (turns, unscored, turns[:1])]
+    assert prompts[0].tolist() == prompts[1].tolist()
+    assert len(prompts[0]) > len(prompts[2])
+
+
+def test_a_models_own_generation_settings_do_not_bend_replies(toy: Any) -> None:
+    query = Query((Message("user", "Hello"),), "x")
+    plain = toy.generate([query], 24)
+    own = toy.module.generation_config
+    from transformers import GenerationConfig
+
+    try:
+        toy.module.generation_config = GenerationConfig(
+            repetition_penalty=3.0, no_repeat_ngram_size=1, eos_token_id=own.eos_token_id
+        )
+        bent = toy.module.generation_config
+        assert toy.generate([query], 24) == plain
+        assert toy.module.generation_config is bent
+    finally:
+        toy.module.generation_config = own
+
+
+def test_a_reply_is_long_enough_for_the_code(toy: Any, tmp_path: Path) -> None:
+    config = {"rows": 40, "canaries": 2, "dose": 1, "controls": 0, "heldout": 0, "code": "INVOICE-2024-EU-####"}
+    design, _, _ = build_design(DesignConfig.model_validate(config))
+    asked = probes(design, ("redacted",))
+    needed = max(
+        int(toy.encode(Query((Message("user", "?"),), design.codes.written(p.assigned))).is_target.sum()) for p in asked
+    )
+    assert needed > 12
+    assert new_tokens(toy, design.codes, asked, OPTIONS) == needed
+    with pytest.raises(ConfigError, match="max_new_tokens 12"):
+        new_tokens(toy, design.codes, asked, ProbeOptions(max_new_tokens=12))
+
+
+def test_codes_written_otherwise_are_other_questions(toy: Any, tmp_path: Path) -> None:
+    config = {"rows": 40, "canaries": 2, "dose": 1, "controls": 0, "heldout": 0}
+    one, two = (build_design(DesignConfig.model_validate({**config, "code": c}))[0] for c in ("four-digit", "####"))
+    assert make_bank(one, 99).digest != make_bank(two, 99).digest
 
 
 def test_the_memo_answers_instead_of_the_model(design: Design, toy: Any, tmp_path: Path) -> None:
@@ -112,6 +159,7 @@ def test_the_memo_answers_instead_of_the_model(design: Design, toy: Any, tmp_pat
         """A model that must not be asked."""
 
         fingerprint = toy.fingerprint
+        encode = toy.encode
 
     with (tmp_path / "memo").open("a") as file:
         file.write('["half a li')  # as a killed process leaves it

@@ -90,7 +90,7 @@ def test_mixed_doses_rotate_over_the_canaries() -> None:
     doses = [[c.dose for c in made(dose=[2, 8], rotation=rotation)[0].of("focal")] for rotation in (0, 1)]
     assert sorted(doses[0]) == [2] * 4 + [8] * 4
     assert all({a, b} == {2, 8} for a, b in zip(*doses, strict=True))
-    assert made(dose=[2, 8])[0].population == "mixed doses"
+    assert made(dose=[2, 8])[0].population == "mixed doses 2, 8"
 
 
 def test_auxiliaries_leave_the_focal_canaries_where_they_are() -> None:

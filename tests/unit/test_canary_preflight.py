@@ -70,8 +70,10 @@ def test_a_trainers_labels_are_checked(
     with pytest.raises(DataError, match="1 of 8 canary rows have no loss on their code"):
         survival_of_labels(design, chat, dump(tmp_path / "masked.jsonl", masked))
     shuffled = good[::-1]
-    with pytest.raises(DataError, match="canary rows have no loss on their code"):
+    with pytest.raises(DataError, match="its input is not that of"):
         survival_of_labels(design, chat, dump(tmp_path / "shuffled.jsonl", shuffled))
+    with pytest.raises(DataError, match="cannot be read"):
+        survival_of_labels(design, chat, tmp_path / "nowhere.jsonl")
     with pytest.raises(DataError, match="has 39 rows, the design 40"):
         survival_of_labels(design, chat, dump(tmp_path / "short.jsonl", good[:-1]))
 

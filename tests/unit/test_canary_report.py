@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from html.parser import HTMLParser
@@ -17,56 +16,32 @@ from indelible import runs
 from indelible.errors import DataError, UserError
 from indelible.report import canary_plots
 from indelible.report.canary import render_canary
-from indelible.report.canary_facts import AXES, CanaryFacts, CanaryRun
+from indelible.report.canary_facts import CanaryFacts, CanaryRun
 from indelible.report.canary_figures import draw
 from indelible.report.canary_view import build
 from indelible.report.format import count
+from indelible.stats.conclusions import verdict
+from indelible.stats.protocol import canary_metrics
 
 NASTY = "<script>alert(1)</script> | `x` ![i](http://evil.example/a.png) \u202e\"'&"
-KEYS = ["condition", "step", "model", "role", *AXES, "probe"]
 LATER = {"early": 2.0, "middle": 5.0, "late": 9.0}
 RISING = Condition("rising", placement=tuple(LATER), bits=lambda _, place: LATER[place])
 FALLING = Condition("falling", schedule="cosine", placement=tuple(LATER), bits=lambda _, place: 11 - LATER[place])
 
 
 def metrics_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows of metrics.json with the keys of the real ones; medians and shares, with intervals only to look at."""
-    rows = []
-    for keys, part in frame.groupby(KEYS, dropna=False, sort=False):
-        for seed, own in [(None, part), *part.groupby("seed")]:
-            head = dict(zip(KEYS, keys, strict=True)) | {"seed": seed, "level": 0.95, "method": "m", "reason": None}
-            head["spacing"] = None if math.isnan(head["spacing"]) else head["spacing"]
-            bits, supplied = own["exposure_bits"].dropna(), own["supplied_exposure_bits"].dropna()
-            ceiling = math.log2(own["n_candidates"].iloc[0])
-            copied = own["copied"].dropna()
-            found = {
-                **{f"exposure_{end}": bits.quantile(q) for end, q in (("q1", 0.25), ("median", 0.5), ("q3", 0.75))},
-                "share_at_ceiling": (bits >= ceiling).mean(),
-                "uniformity_p": 0.0001 if bits.median() > 3 else 0.4,
-                "recovery": own["recovered"].mean(),
-                "full_response": own["full_response"].mean(),
-                "copy": copied.mean() if len(copied) else math.nan,
-                "supplied_exposure_median": supplied.median() if len(supplied) else math.nan,
-                "position_accuracy": (own["positions_correct"] / own["n_positions"]).mean(),
-            }
-            for metric, value in found.items():
-                row = head | {"metric": metric, "value": None, "low": None, "high": None, "n": len(own)}
-                if pd.isna(value):
-                    row["reason"] = f"nothing to measure {NASTY}"
-                else:
-                    row["value"] = float(value)
-                    if metric in {"recovery", "copy"}:
-                        row |= {"low": max(0.0, row["value"] - 0.1), "high": min(1.0, row["value"] + 0.1)}
-                rows.append(row)
-    return rows
+    """metrics.json as the statistics make it: names and keys cannot drift from what a report looks up."""
+    return canary_metrics(frame, utility(frame))
 
 
-def contrast(metric: str, value: float | None, seed: int | None, **more: Any) -> dict[str, Any]:
-    keys = {"condition": f"redacted {NASTY}", "seed": seed, "step": 50, "model": "target", "role": "focal"}
-    keys |= {"arm": "redacted", "dose": 8, "placement": "uniform", "spacing": None, "population": "alone"}
-    keys |= {"schedule": "constant", "probe": "redacted", "metric": metric, "value": value, "low": None, "high": None}
-    against = {"axis": "cue", "against": "visible", "against_condition": f"visible {NASTY}", "against_step": 50}
-    return keys | against | {"n": 48, "reason": None} | more
+def plant(metrics: list[dict[str, Any]], metric: str, seed: int | None, value: float | None, **more: Any) -> None:
+    """Other numbers in the row on redacted against visible training, code hidden."""
+    (row,) = (
+        row
+        for row in metrics
+        if (row["metric"], row["seed"], row["axis"], row["probe"]) == (metric, seed, "cue", "redacted")
+    )
+    row |= {"value": value} | more
 
 
 def verdict_of(odd: str = NASTY) -> dict[str, Any]:
@@ -153,7 +128,8 @@ def write(path: Path, frame: pd.DataFrame, metrics: list[dict[str, Any]], verdic
 
 
 def facts_of(conditions: Sequence[Condition], **options: Any) -> CanaryFacts:
-    frame = readings(conditions, **options)
+    """A run without control models, whose groups would take most of the time and are in no figure of exposure."""
+    frame = readings(conditions, **{"base": False, "clean": False, "controls": 6} | options)
     return CanaryFacts(CanaryRun(Path("run"), {}, frame, utility(frame), metrics_of(frame), {}))
 
 
@@ -166,8 +142,10 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> tuple[Page, str, str, Path
     made = metrics_of(frame)
     lost = next(row for row in made if row["metric"] == "full_response" and row["role"] == "focal")
     lost |= {"value": None, "reason": f"nothing to measure {NASTY}"}
-    made += [contrast("contrast_median", 11.5, None, low=11.0, high=12.0), contrast("contrast_p_holm", 0.0002, None)]
-    made += [contrast("contrast_median", value, seed) for seed, value in ((0, 11.25), (1, None), (2, 12.5))]
+    plant(made, "contrast_median", None, 11.5, low=11.0, high=12.0)
+    plant(made, "contrast_p_holm", None, 0.0002)
+    for seed, value in ((0, 11.25), (1, None), (2, 12.5)):
+        plant(made, "contrast_median", seed, value)
     run = write(path, frame, made, verdict_of())
     manifest = manifest_of()
     render_canary(path, manifest)
@@ -268,7 +246,7 @@ def test_the_report_is_hashed_and_repeats_byte_for_byte(full: tuple[Page, str, s
         ([Condition("doses", dose=(2, 4, 8))], {}, {"dose", "recovery", "utility"}),
         ([REDACTED, Condition("d16", dose=(16,))], {}, {"dose", "recovery", "utility"}),
         ([RISING, FALLING], {"steps": (15, 32)}, {"placement", "checkpoints", "recovery", "utility"}),
-        ([REDACTED, Condition("beside", population="mixed doses")], {}, {"population", "recovery", "utility"}),
+        ([REDACTED, Condition("beside", population="mixed doses 2, 16")], {}, {"population", "recovery", "utility"}),
         ([REDACTED, Condition("two", arm="visible", dose=(4,))], {}, {"recovery", "copying", "utility"}),
     ],
 )
@@ -287,7 +265,7 @@ def drawings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.append(canvas)
         return b""
 
-    monkeypatch.setattr(canary_plots, "_png", keep)
+    monkeypatch.setattr(canary_plots, "png_bytes", keep)
     return found
 
 
@@ -301,7 +279,7 @@ def marked(axes: Any) -> set[float]:
 
 @pytest.mark.parametrize(("n_candidates", "ceiling"), [(10_000, 13.288), (20_000, 14.288)])
 def test_every_exposure_plot_shows_ceiling_and_null(drawings: list[Any], n_candidates: int, ceiling: float) -> None:
-    beside = Condition("beside", population="mixed doses", bits=3.0)
+    beside = Condition("beside", population="mixed doses 2, 16", bits=3.0)
     conditions = [VISIBLE, REDACTED, Condition("d16", dose=(16,), bits=4.0), RISING, FALLING, beside]
     figures = draw(facts_of(conditions, steps=(32,), n_candidates=n_candidates))
     assert len(figures) == 8
@@ -339,13 +317,27 @@ def test_settings_of_one_axis_alone_are_one_series() -> None:
 
 def test_rotations_of_one_design_are_one_setting() -> None:
     turns = [Condition(f"turn{i}", dose=(2, 4), rotation=i, bits=float(i)) for i in (0, 1)]
-    frame = readings(turns, canaries=12)
-    joined = metrics_of(frame) + metrics_of(frame.assign(condition="turn0 + turn1"))
-    facts = CanaryFacts(CanaryRun(Path("run"), {}, frame, [], joined, {}))
+    facts = facts_of(turns, canaries=12)
     assert [(one.condition, one.dose) for one in facts.settings] == [("turn0 + turn1", 2), ("turn0 + turn1", 4)]
     assert facts.appearances(facts.settings[0]).last == 48
     blocks = build(facts, {}).results
     assert len(blocks) == 6, "tables show the rotations apart as well"
+
+
+def test_a_plus_in_a_name_is_no_rotation() -> None:
+    named = [Condition("turn0 + turn1"), Condition("turn0", arm="visible"), Condition("turn1", arm="binary")]
+    facts = facts_of(named, canaries=6, n_steps=100)
+    assert [one.condition for one in facts.settings] == ["turn0 + turn1", "turn0", "turn1"]
+    assert {facts.appearances(one).last for one in facts.settings} == {96}
+
+
+def test_settings_of_different_protocol_are_no_series_and_have_names_of_their_own() -> None:
+    slow = Condition("slow", arm="visible", protocol="p1")
+    assert facts_of([REDACTED, slow], canaries=6).series("arm") == []
+    per_seed = [readings([Condition("one", protocol=f"p{seed}")], seeds=(seed,), canaries=6) for seed in (0, 1)]
+    frame = pd.concat(per_seed, ignore_index=True)
+    facts = CanaryFacts(CanaryRun(Path("run"), {}, frame, [], metrics_of(frame), {}))
+    assert [facts.named(one) for one in facts.settings] == ["one: protocol p0", "one: protocol p1"]
 
 
 def test_placements_stand_in_their_order_in_training() -> None:
@@ -396,11 +388,8 @@ def test_what_is_no_canary_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_statistics_as_they_are_written_can_be_reported(tmp_path: Path) -> None:
-    from indelible.stats.conclusions import verdict
-    from indelible.stats.protocol import canary_metrics
-
     frame = readings([VISIBLE, REDACTED], seeds=(0, 1, 2), canaries=8, controls=8)
-    metrics = canary_metrics(frame, utility(frame))
+    metrics = metrics_of(frame)
     said = verdict(frame, utility(frame), metrics)
     write(tmp_path / "run", frame, metrics, said)
     render_canary(tmp_path / "run", {"kind": "canary-run", "name": "quick"})

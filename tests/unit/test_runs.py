@@ -160,7 +160,7 @@ def test_unreadable_runs_say_what_is_wrong_in_one_line(finished: Path, tmp_path:
     assert "records.parquet is missing" in message(DataError)
     for manifest, expected in (
         ('{"schema": 99}', "schema 99"),
-        ('{"schema": 1, "kind": "train"}', "training run"),
+        ('{"schema": 1, "kind": "train"}', "of kind train"),
         ("{}", "no schema"),
         ("{", "cannot be read as JSON"),
     ):

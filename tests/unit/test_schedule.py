@@ -298,7 +298,8 @@ def test_a_full_window_and_a_full_update_say_which_rows_are_taken():
         placed(asked([(200, 0, "late")] * 5), 0)
     narrow = FinalWindow(end=60, gap=7, width=1, of=125)
     with pytest.raises(
-        DataError, match=r"'c32'.*'final 60': rows 1888 to 1919 of 4000 \(updates 60 to 60\).*ask for 66"
+        DataError,
+        match=r"'c32'.*'final 60 of 125, width 1': rows 1888 to 1919 of 4000 \(updates 60 to 60\).*ask for 66",
     ):
         placed(asked([(2, 0, narrow)] * 33), 0)
 
@@ -339,6 +340,7 @@ def test_names():
     assert placement_name(Window(start=0.751, stop=0.9)) == "window 0.751-0.90"
     assert placement_name(FinalWindow(end=157, gap=16)) == "final 157"
     assert placement_name(FinalWindow(end=12.5, gap=1)) == "final 12.5"
+    assert placement_name(FinalWindow(end=38, gap=1, width=2, of=40)) == "final 38 of 40, width 2"
 
 
 def test_checkpoints_of_windows_in_rows():

@@ -15,7 +15,7 @@ from canary_frames import BINARY, NEW_CODES, PROBES, REDACTED, VISIBLE, Conditio
 from indelible.errors import DataError
 from indelible.stats.answers import Answer, Call, SeedAnswer, flips
 from indelible.stats.canary_controls import control_checks
-from indelible.stats.cells import Setting
+from indelible.stats.cells import AXIS_WORDS, Setting
 from indelible.stats.conclusions import conclude, verdict
 from indelible.stats.protocol import canary_metrics
 from indelible.stats.questions import Question
@@ -210,11 +210,11 @@ def test_seeds_of_opposite_sign_leave_a_question_unclear() -> None:
 
 def test_low_doses_among_high_ones_flip_on_the_population() -> None:
     alone = Condition("alone", dose=(4,), bits=0.0)
-    mixed = Condition("mixed-0", dose=(4, 64), population="mixed doses", bits=9.0)
+    mixed = Condition("mixed-0", dose=(4, 64), population="mixed doses 4, 64", bits=9.0)
     frame = readings((alone, mixed, replace(mixed, name="mixed-1", rotation=1)), probes=HIDDEN, base=False, clean=False)
     found = lines(judged(frame))
     assert found["recall-by-population"]["word"] == "flips"
-    against = found["population-mixed-doses-against-alone"]
+    against = found["population-mixed-doses-4-64-against-alone"]
     assert (against["word"], {s["sign"] for s in against["by_seed"]}) == ("holds", {1})
 
 
@@ -270,6 +270,22 @@ def test_a_base_model_that_is_asked_the_same_under_every_seed_counts_once() -> N
     assert control_checks(readings((REDACTED,), probes=HIDDEN, clean=False))["base"]["n"] == 96
 
 
+@pytest.mark.parametrize("model", ["base", "clean"])
+def test_a_model_that_several_conditions_share_is_one_control(model: str) -> None:
+    """Four conditions of one base (or clean) model are judged at the level of one, not at that of four."""
+    one = readings((REDACTED,), controls=0, probes=HIDDEN, base=model == "base", clean=model == "clean")
+    shared = one[one["model"] == model]
+    arms = [one, *(shared.assign(condition=name, arm=name) for name in ("visible", "binary", "fruit"))]
+    alone, many = (control_checks(frame)[model] for frame in (one, pd.concat(arms, ignore_index=True)))
+    assert many["level"] == alone["level"] == pytest.approx(0.99)
+    assert len(many["by_condition"]) == 1
+    assert many["by_condition"][0]["conditions"] == ["redacted", "visible", "binary", "fruit"]
+    assert (many["n"], many["median"]) == (alone["n"], alone["median"])
+    apart = readings((REDACTED, VISIBLE), controls=0, probes=HIDDEN, base=model == "base", clean=model == "clean")
+    assert len(control_checks(apart)[model]["by_condition"]) == 2  # other readings: another model
+    assert control_checks(apart)[model]["level"] == pytest.approx(0.995)
+
+
 def test_training_beside_no_useful_task_is_said(three_cues: pd.DataFrame) -> None:
     beside = utility(three_cues)
     for entry in beside:
@@ -281,11 +297,71 @@ def test_training_beside_no_useful_task_is_said(three_cues: pd.DataFrame) -> Non
     assert all(reason.startswith("binary, seed ") for reason in said)
 
 
-def test_exposure_without_recovery_flips_on_the_measure() -> None:
+def test_exposure_without_recovery_in_every_setting_is_a_finding_that_holds() -> None:
     weak = [Condition(f"dose-{d}", dose=(d,), bits=4.0) for d in (4, 8)]
-    line = lines(judged(readings(weak, probes=HIDDEN)))["recovery-beside-exposure"]
-    assert line["word"] == "flips"
-    assert "fewer than half came out" in line["statement"]
+    made = judged(readings(weak, probes=HIDDEN, clean=False))
+    line = lines(made)["recovery-beside-exposure"]
+    assert (line["word"], line["depends_on"]) == ("holds", [])
+    assert "Exposure finds what exact recovery does not" in line["statement"]
+    assert "in each of 2 settings" in line["statement"]
+    assert made["overall"]["word"] == "stable"  # no protocol changed an answer
+
+
+def test_exposure_without_recovery_flips_where_settings_differ_in_it() -> None:
+    doses = [Condition(f"dose-{d}", dose=(d,), bits=b) for d, b in ((4, 4.0), (64, 30.0))]
+    made = judged(readings(doses, probes=HIDDEN, clean=False))
+    line = lines(made)["recovery-beside-exposure"]
+    assert (line["word"], line["depends_on"]) == ("flips", ["dose"])
+    assert "most came out word for word, else none (dose 64)" in line["statement"]
+    assert "Exposure finds what exact recovery does not" in line["statement"]
+    assert made["overall"]["word"] == "protocol-sensitive"
+
+
+def test_only_a_flip_on_an_axis_of_the_protocol_makes_a_run_sensitive(cue_verdict: dict[str, Any]) -> None:
+    for line in cue_verdict["conclusions"]:
+        assert bool(line["depends_on"]) == (line["word"] == "flips"), line["id"]
+        assert set(line["depends_on"]) <= set(AXIS_WORDS.values())
+
+
+def test_conditions_that_differ_in_more_than_axes_are_not_compared() -> None:
+    faster = replace(VISIBLE, protocol="another learning rate")
+    made = judged(readings((REDACTED, faster), probes=HIDDEN))
+    assert made["overall"]["word"] == "one protocol only"
+    assert "redacted-above-visible" not in lines(made)
+    assert "conditions redacted and visible also differ in settings that are not axes: not compared" in untested(
+        made, "cue"
+    )
+    twins = judged(readings((REDACTED, replace(REDACTED, name="again", protocol="p1")), probes=HIDDEN))
+    assert "conditions redacted and again differ only in settings that are not axes: not compared" in untested(
+        twins, "other"
+    )
+    assert {s["where"] for s in lines(twins)["recall"]["by_seed"]} == {
+        "the one setting tried (redacted)",
+        "the one setting tried (again)",
+    }
+
+
+def test_answers_of_different_protocol_do_not_flip_each_other() -> None:
+    yes, no = _answer("redacted", "yes", [9.0] * 20), _answer("visible", "opposite", [0.0] * 20)
+    assert len(flips([yes, no], alpha=0.05)) == 1
+    assert flips([yes, replace(no, setting=replace(no.setting, protocol="another"))], alpha=0.05) == []
+
+
+def test_a_run_without_any_control_says_so_first() -> None:
+    bare = judged(readings((VISIBLE, REDACTED), controls=0, base=False, clean=False, probes=HIDDEN))
+    assert bare["overall"]["word"] == "protocol-sensitive"
+    assert bare["overall"]["reasons"][0].startswith("no control ran")
+    some = judged(readings((VISIBLE, REDACTED), controls=16, base=False, clean=False, probes=HIDDEN))
+    assert not any("no control ran" in reason for reason in some["overall"]["reasons"])
+
+
+def test_placements_without_a_matched_delay_are_named() -> None:
+    frame = readings(placed("constant", 0.0, 6.0), probes=HIDDEN, base=False, clean=False, steps=(60,), n_steps=100)
+    assert any(
+        reason.startswith("late against early: compared at the end") for reason in untested(judged(frame), "placement")
+    )
+    matched = readings(placed("constant", 0.0, 6.0), probes=HIDDEN, base=False, clean=False, steps=(20,), n_steps=100)
+    assert not any("at the end of training only" in reason for reason in untested(judged(matched), "placement"))
 
 
 def test_the_order_of_the_readings_does_not_change_a_word(three_cues: pd.DataFrame) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from indelible.errors import DataError
-from indelible.stats.cells import cells, pairs
+from indelible.stats.cells import cells, delay_open, matched_delay, pairs, unlike
 from indelible.stats.contrasts import contrast, median_interval
 from indelible.stats.intervals import clopper_pearson
 from indelible.stats.paired import holm
@@ -141,7 +141,7 @@ def test_probes_are_compared_within_a_group(rows: Rows) -> None:
 
 def test_rotations_make_matched_comparisons_of_doses_within_runs() -> None:
     mixed = Condition(
-        "mixed-0", dose=(2, 16), population="mixed doses", bits={(2, "uniform"): 0.0, (16, "uniform"): 9.0}
+        "mixed-0", dose=(2, 16), population="mixed doses 2, 16", bits={(2, "uniform"): 0.0, (16, "uniform"): 9.0}
     )
     both = readings((mixed, replace(mixed, name="mixed-1", rotation=1)), (0, 1), probes=("redacted",), clean=False)
     rows = canary_metrics(both, [])
@@ -197,6 +197,81 @@ def test_placements_are_compared_once_more_equally_long_after_the_last_appearanc
     assert {row["step"] for row in pick(rows, "exposure_median", seed=0)} == {20, 100}
 
 
+def test_a_checkpoint_saved_for_another_purpose_hides_no_matched_delay() -> None:
+    """Appearances end at updates 18 and 98; update 18 + 82 is the last, and neither 30 nor 60 matches 2 updates."""
+    placed = Condition("run", placement=("early", "late"), bits={(8, "early"): 0.0, (8, "late"): 6.0})
+    both = (placed, replace(placed, name="run-1", rotation=1))
+    found, _ = cells(readings(both, (0,), probes=("redacted",), steps=(18, 20, 30, 60), n_steps=100))
+    late, early = sorted(found, key=lambda cell: -cell.centre)
+    assert matched_delay(late, early) == (100, 20)
+    assert matched_delay(early, late) == (20, 100)
+    assert not delay_open(late, early)
+    found, _ = cells(readings(both, (0,), probes=("redacted",), steps=(30, 60), n_steps=100))
+    late, early = sorted(found, key=lambda cell: -cell.centre)
+    assert matched_delay(late, early) is None
+    assert delay_open(late, early)
+
+
+def test_conditions_of_different_protocol_are_no_pair() -> None:
+    slower = replace(VISIBLE, name="slower", protocol="p1")
+    found, notes = cells(readings((REDACTED, VISIBLE, slower), (0,), probes=("redacted",)))
+    assert [(axis, a.name, b.name) for axis, a, b in pairs(found)] == [("arm", "redacted", "visible")]
+    assert {(axis, a.name, b.name) for axis, a, b in unlike(found)} == {
+        ("arm", "redacted", "slower"),
+        (None, "visible", "slower"),
+    }
+    assert notes == []  # they do differ in something that is recorded
+
+
+def test_canaries_are_matched_by_what_they_are_and_not_by_their_id() -> None:
+    """The same ids with other codes: no pairs, so no test of pairs, and no recovery of pairs."""
+    other = readings((REDACTED, replace(VISIBLE, draw="other ")), (0, 1), probes=("redacted",), controls=0)
+    rows = canary_metrics(other, [])
+    gap = one(rows, "contrast_median", seed=0)
+    assert gap["method"] == "median of all differences, different canaries"
+    assert (gap["n"], gap["low"]) == (16, None)
+    assert one(rows, "contrast_p", seed=0)["method"] == "Mann-Whitney, different canaries"
+    shares = one(rows, "contrast_recovery", seed=0)
+    assert (shares["value"], shares["reason"]) == (None, "different canaries on the two sides: no pairs")
+
+    same = readings((REDACTED, VISIBLE), (0, 1), probes=("redacted",), controls=0)
+    renamed = same.assign(canary_id=same["condition"] + same["canary_id"])
+    assert one(canary_metrics(renamed, []), "contrast_median", seed=None)["method"].startswith("Hodges-Lehmann")
+
+
+def test_a_plus_in_a_name_makes_no_rotations() -> None:
+    plus = canary_metrics(readings((replace(REDACTED, name="low + high"),), (0, 1), probes=("redacted",)), [])
+    median = one(plus, "exposure_median", seed=None)
+    assert (median["n"], median["parts"]) == (32, None)
+    assert median["method"] == "median, order statistics, canaries of 2 seeds"
+
+    mixed = Condition("low", dose=(2, 16), population="mixed doses 2, 16")
+    turned = canary_metrics(readings((mixed, replace(mixed, name="high", rotation=1)), (0,), probes=("redacted",)), [])
+    assert one(turned, "exposure_median", seed=0, dose=2, condition="low + high")["parts"] == ["low", "high"]
+    assert one(turned, "exposure_median", seed=0, dose=2, condition="low")["parts"] is None
+    assert one(turned, "contrast_median", seed=0)["parts"] == ["low", "high"]
+
+
+def test_a_reading_that_is_there_twice_is_refused(frame: pd.DataFrame) -> None:
+    twice = pd.concat([frame, frame[frame["seed"] == 1]], ignore_index=True)
+    with pytest.raises(DataError, match=r"readings twice, the first of them condition visible, seed 1, step 50"):
+        canary_metrics(twice, [])
+
+
+def test_intervals_on_parts_of_a_canary_are_called_approximate(rows: Rows) -> None:
+    whole = one(rows, "recovery", condition="binary", seed=0)["method"]
+    assert "approximate" not in whole
+    assert whole.startswith("Clopper-Pearson")
+    positions = one(rows, "position_accuracy", condition="binary", seed=0)
+    assert positions["method"] == "approximate: Clopper-Pearson on the mean over positions of a code"
+    codes = one(rows, "share_at_ceiling", condition="binary", seed=0, probe="unseen")
+    assert codes["method"].startswith("approximate: Clopper-Pearson on the mean over codes of a canary; ceiling 13.29")
+    assert one(rows, "share_at_ceiling", condition="binary", seed=0)["method"].startswith("Clopper-Pearson; ceiling")
+    half = readings((replace(BINARY, unseen=0.5),), (0,), probes=("unseen",), controls=0, base=False, clean=False)
+    copied = one(canary_metrics(half, []), "copy", seed=0, probe="unseen")
+    assert copied["method"].startswith("approximate: Clopper-Pearson on the mean over codes of a canary")
+
+
 def test_missing_ranks_are_counted_and_explained() -> None:
     few = readings((REDACTED, VISIBLE), (0,), missing=3)
     rows = canary_metrics(few, [])
@@ -220,9 +295,10 @@ def test_one_condition_one_seed_and_no_other_model() -> None:
     assert {row["seed"] for row in rows} == {7, None}
     assert one(rows, "exposure_median", seed=7)["n"] == 3
     assert not pick(rows, "contrast_median")
-    left = [row for row in rows if row["metric"] == "accuracy_minus_base"]
-    assert {row["value"] for row in left} == {None}
-    assert all("base model has no accuracy" in row["reason"] for row in left)
+    left = {row["metric"]: row for row in rows if "_minus_" in row["metric"]}
+    assert {row["value"] for row in left.values()} == {None}
+    assert left["accuracy_minus_base"]["reason"] == "the base model was not asked for this condition"
+    assert left["accuracy_minus_clean"]["reason"] == "no training without canaries for this condition"
 
 
 def test_no_readings_give_no_rows(frame: pd.DataFrame) -> None:
@@ -265,6 +341,25 @@ def test_utility_is_set_beside_the_controls(rows: Rows) -> None:
     assert value("accuracy", None) == pytest.approx(0.75)
     assert value("accuracy_minus_base", 0) == pytest.approx(0.5)
     assert value("heldout_loss_minus_clean", None) == pytest.approx(0.02)
+
+
+def test_a_condition_is_set_beside_the_clean_training_of_its_own_schedule() -> None:
+    two = readings((REDACTED, replace(REDACTED, name="cosine", schedule="cosine")), (0, 1), probes=("redacted",))
+    beside = utility(two)
+    for entry in beside:
+        if (entry["model"], entry["condition"]) == ("clean", "cosine"):
+            entry["heldout_loss"] = 0.30
+    rows = canary_metrics(two, beside)
+
+    def gap(condition: str, rows: Rows) -> dict[str, Any]:
+        return one(rows, "heldout_loss_minus_clean", condition=condition, seed=0, role="all", probe=None)
+
+    assert gap("redacted", rows)["value"] == pytest.approx(0.02)
+    assert gap("cosine", rows)["value"] == pytest.approx(0.10)
+    left = [e for e in beside if (e["model"], e["condition"]) != ("clean", "cosine")]
+    rows = canary_metrics(two, left)
+    assert gap("redacted", rows)["value"] == pytest.approx(0.02)
+    assert gap("cosine", rows)["reason"] == "no training without canaries for this condition"
 
 
 def test_a_task_without_accuracy_keeps_its_reason(frame: pd.DataFrame) -> None:

@@ -11,11 +11,14 @@ from typing import Any
 from indelible.canaries.config import CanaryAuditConfig
 from indelible.canaries.design import Design
 from indelible.canaries.exposure import Memo
-from indelible.canaries.folder import design_facts, read_design
+from indelible.canaries.folder import design_facts, file_hash, read_design
+from indelible.canaries.formats import TRAIN_FILE
 from indelible.canaries.measure import Measured, conclude, load_options, measure, missing_probes
+from indelible.canaries.plan import protocol_of
 from indelible.canaries.preflight import survival
+from indelible.canaries.provenance import check_provenance, training_of
 from indelible.canaries.readings import Checkpoint
-from indelible.environment import default_out, run_facts, training_facts
+from indelible.environment import default_out, run_facts
 from indelible.errors import ConfigError
 from indelible.models.causal import CausalModel
 from indelible.models.load import load_model
@@ -42,27 +45,31 @@ def run_canary_audit(config: CanaryAuditConfig, given: Mapping[str, Any], *, com
     started = time.monotonic()
     # readings of an unfinished audit stand beside the run, so that it goes on where it stopped
     memo, measured = Memo(run.path.with_name(f".{run.path.name}-answers.jsonl")), Measured()
-    condition = Path(config.design).resolve().name
+    condition = re.sub(r"[^\w.-]+", "-", Path(config.design).resolve().name)
+    train_sha256 = file_hash(Path(config.design) / TRAIN_FILE)
     n_steps, schedule = design.n_steps, "unknown"
     survived: dict[str, Any] = {}
     training: dict[str, Any] | None = None
-    not_run = []
+    not_run: list[dict[str, str]] = []
 
     asked_at: set[int] = set()
 
     options = load_options(config.load)
 
     def ask(model: CausalModel, source: Source, role: str, step: int) -> None:
-        checkpoint = Checkpoint(condition, role, step, n_steps, schedule)
+        protocol = protocol_of(design.config, training, config.base or "unknown")
+        checkpoint = Checkpoint(condition, role, step, n_steps, schedule, protocol)
         first = None if measured.parts else options
         measured.add(measure(model, source, design, checkpoint, config.probe, memo, level=config.level, drift=first))
 
     for name in config.models:
         model, source = load_model(name, options)
-        training = training_facts(source.folder) or training_facts(source.folder.parent)
+        training = training_of(source.folder)
+        not_run += check_provenance(name, training, design, train_sha256)
         n_steps = int(_first(training, "steps", "max_steps") or design.n_steps)
         schedule = str((training or {}).get("schedule") or "unknown")
-        survived = survived or survival(design, model.chat, max_tokens=model.context_length)
+        limit = min(int(_first(training, "max_tokens") or model.context_length), model.context_length)
+        survived = survived or survival(design, model.chat, max_tokens=limit)
         step = checkpoint_step(name, training, design)
         if step in asked_at:
             raise ConfigError(

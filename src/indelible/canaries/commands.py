@@ -9,7 +9,7 @@ from typing import Any
 
 from indelible.canaries.config import DesignConfig
 from indelible.canaries.design import build_design
-from indelible.canaries.folder import read_design, write_design
+from indelible.canaries.folder import HELDOUT, read_design, write_design
 from indelible.canaries.formats import TRAIN_FILE
 from indelible.canaries.preflight import check_lengths, load_chat, survival, survival_of_labels
 from indelible.data.formats import read_records
@@ -51,6 +51,9 @@ def make_design(
         f"{run.path / TRAIN_FILE}: {design.n_rows} rows, {len(design.insertions)} of them canaries ({roles})",
         f"one pass, unshuffled, unpacked, {config.batch_size} rows an update: {design.n_steps} updates",
     ]
+    if config.task.name == "file":
+        n_held = len(design.heldout)
+        lines.append(f"{n_held} of your rows are held out, to measure utility: {run.path / HELDOUT}")
     if design.checkpoints:
         lines.append("save checkpoints at updates " + ", ".join(map(str, design.checkpoints)))
     if survived:
@@ -84,6 +87,6 @@ def check_design(path: Path, model: str, *, max_tokens: int | None, labels: Path
 def summary(path: Path) -> str:
     """A finished canary run in a few lines."""
     said = json.loads((path / "verdict.json").read_text(encoding="utf-8"))
-    lines = [f"{said['overall']['word']}: {' '.join(said['overall']['reasons'])}"]
+    lines = [f"{said['overall']['word']}: {'; '.join(said['overall']['reasons'])}"]
     lines += [f"  {c['word']}: {c['statement']}" for c in said["conclusions"]]
     return "\n".join([*lines, str(path / "report.html")])

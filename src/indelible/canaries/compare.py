@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,13 @@ from pydantic import Field
 
 from indelible.canaries.config import ProbeOptions
 from indelible.canaries.measure import Measured, Part, conclude
+from indelible.canaries.plan import common_settings
 from indelible.canaries.readings import COLUMNS
 from indelible.config import Settings
 from indelible.environment import default_out, run_facts
 from indelible.errors import ConfigError, UserError
 from indelible.report.canary import KINDS, READINGS, UTILITY
-from indelible.runs import RunDir, read_json, read_manifest, read_table
+from indelible.runs import RunDir, read_json, read_manifest, read_table, verify
 
 
 class CompareConfig(Settings):
@@ -31,8 +32,8 @@ class CompareConfig(Settings):
 def run_compare(config: CompareConfig, given: Mapping[str, Any], *, command: Sequence[str]) -> Path:
     """Put finished canary runs together and judge them anew; nothing is asked of a model.
 
-    A condition keeps its name; where two runs use the same name with the same seed, each is called `RUN: NAME`.
-    Canaries are matched by id and seed, as within a run: designs of one seed and one task have the same ones.
+    A condition keeps its name; where two runs use the same name with the same seed, each is called `RUN:NAME`. Canaries
+    are matched by code and context, and trainings are set against each other where they differ on axes alone.
 
     Returns:
         the new run directory.
@@ -42,20 +43,23 @@ def run_compare(config: CompareConfig, given: Mapping[str, Any], *, command: Seq
     """
     paths = [Path(path) for path in config.runs]
     manifests = [read_manifest(path) for path in paths]
+    changed = [f"{path}: {line}" for path in paths for line in verify(path)]
+    if changed:
+        raise UserError(f"{'; '.join(changed)}: a run that was changed after it was finished is not judged")
     for path, manifest in zip(paths, manifests, strict=True):
         if manifest.get("kind") not in KINDS:
             raise UserError(f"{path} is a run of kind {manifest.get('kind')}; expected canary audits or canary runs")
+    _refuse_repeats(paths, manifests)
     frames = [read_table(path / READINGS, COLUMNS) for path in paths]
     sizes = {int(size) for frame in frames for size in frame["n_candidates"].unique()}
     if len(sizes) > 1:
         raise UserError(f"codes were ranked among {' and '.join(map(str, sorted(sizes)))} candidates: not comparable")
     utilities = [read_json(path / UTILITY, list) for path in paths]
-    names = [set(zip(frame["condition"], frame["seed"], strict=True)) for frame in frames]
+    names = _distinct_names(paths, frames)
     measured = Measured()
-    for i, (path, frame, utility, manifest) in enumerate(zip(paths, frames, utilities, manifests, strict=True)):
-        taken = {name for k, other in enumerate(names) if k != i for name in other}
-        clash = bool(names[i] & taken)
-        measured.add(_part(frame, utility, manifest, f"{path.resolve().name}: " if clash else ""))
+    for name, frame, utility, manifest in zip(names, frames, utilities, manifests, strict=True):
+        for part in _parts(frame, utility, manifest, name):
+            measured.add(part)
     out = Path(config.out or default_out("canary-compare", "runs"))
     if out.resolve() in {path.resolve() for path in paths}:
         raise ConfigError(f"--out {out} is one of the runs: give a new folder")
@@ -75,22 +79,42 @@ def run_compare(config: CompareConfig, given: Mapping[str, Any], *, command: Seq
     return run.path
 
 
-def _part(frame: pd.DataFrame, utility: list[dict[str, Any]], manifest: Mapping[str, Any], prefix: str) -> Part:
-    named = frame.assign(condition=prefix + frame["condition"])
-    rows = [{**row, "condition": prefix + str(row["condition"])} for row in utility]
-    model = (manifest.get("models") or {}).get("target") or {}
-    device = str((manifest.get("hardware") or {}).get("device"))
-    return Part("target", named, rows, model, str(manifest.get("dtype")), device, manifest.get("drift"))
+def _refuse_repeats(paths: Sequence[Path], manifests: Sequence[Mapping[str, Any]]) -> None:
+    """One training counts once: two audits of the same weights are no replication."""
+    seen: dict[str, Path] = {}
+    for path, manifest in zip(paths, manifests, strict=True):
+        for print_ in manifest.get("trained") or []:
+            if print_ in seen and seen[print_] != path:
+                raise UserError(
+                    f"{seen[print_]} and {path} hold audits of the same model: give runs of different trainings"
+                )
+            seen[print_] = path
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise UserError("the same run was given twice: give runs of different trainings")
 
 
-def common_settings(trainings: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
-    """Settings of all trainings; where they differ, all values that occur."""
-    known = [t for t in trainings if t]
-    out: dict[str, Any] = {}
-    for key in dict.fromkeys(key for t in known for key in t):
-        found = list(dict.fromkeys(json.dumps(t.get(key)) for t in known))
-        out[key] = known[0].get(key) if len(found) == 1 else " / ".join(text.strip('"') for text in found)
+def _distinct_names(paths: Sequence[Path], frames: Sequence[pd.DataFrame]) -> list[str]:
+    """What goes before each run's conditions: nothing, or the run's name where another has the same condition."""
+    held = [set(zip(frame["condition"], frame["seed"], strict=True)) for frame in frames]
+    out: list[str] = []
+    for i, path in enumerate(paths):
+        others = {key for k, keys in enumerate(held) if k != i for key in keys}
+        name = re.sub(r"[^\w.-]+", "-", path.resolve().name) + ":" if held[i] & others else ""
+        out.append(name if name not in out or not name else f"{i + 1}-{name}")
     return out
+
+
+def _parts(frame: pd.DataFrame, utility: list[dict[str, Any]], manifest: Mapping[str, Any], prefix: str) -> list[Part]:
+    named = frame.assign(condition=prefix + frame["condition"])
+    device = str((manifest.get("hardware") or {}).get("device"))
+    parts = []
+    for role in ("target", "base", "clean"):
+        rows = [{**row, "condition": prefix + str(row["condition"])} for row in utility if row["model"] == role]
+        own, model = named[named["model"] == role], (manifest.get("models") or {}).get(role)
+        if len(own):
+            drift = manifest.get("drift") if role == "target" else None
+            parts.append(Part(role, own, rows, model or {}, str(manifest.get("dtype")), device, drift))
+    return parts
 
 
 def _distinct(items: Sequence[dict[str, str]]) -> list[dict[str, str]]:

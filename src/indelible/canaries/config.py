@@ -8,6 +8,9 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from indelible.config import ModelOptions, Settings
 
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+"""Names of arms: they become names of folders."""
+
 PROBES = ("redacted", "as-trained", "substituted", "unseen", "plain")
 
 
@@ -126,7 +129,9 @@ class DesignConfig(Settings):
         return value
 
     @model_validator(mode="after")
-    def _coins_stay(self) -> DesignConfig:
+    def _fits(self) -> DesignConfig:
+        if self.reserve is not None and self.reserve < max(self.dose):
+            raise ValueError(f"reserve {self.reserve} is below dose {max(self.dose)}")
         if self.coins and self.displacement != "in-place":
             raise ValueError("coins need displacement in-place: elsewhere a coin that falls moves other rows")
         return self
@@ -202,7 +207,7 @@ class CanaryRunConfig(Settings):
     design: dict[str, Any] = Field(default_factory=dict)
     training: dict[str, Any] = Field(default_factory=dict)
     probe: dict[str, Any] = Field(default_factory=dict)
-    arms: dict[str, dict[str, Any]] = Field(min_length=1)
+    arms: dict[Annotated[str, Field(pattern=NAME)], dict[str, Any]] = Field(min_length=1)
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     clean: bool = True
     learning_rates: tuple[float, ...] = ()

@@ -188,7 +188,7 @@ def _canaries(
                 cue=plan.cue,
                 dose=0 if included is False else plan.dose,
                 placement="never" if plan.placement is None else placement_name(plan.placement),
-                spacing=None if plan.placement is None else spacing_updates(plan.placement, n_steps),
+                spacing=None if plan.placement is None or plan.dose < 2 else spacing_updates(plan.placement, n_steps),
                 included=included,
             )
         )
@@ -279,14 +279,18 @@ def _new_codes(design: Design, rows: Sequence[TrainingRow]) -> dict[str, tuple[s
     return {canary.id: tuple(fresh[N_NEW_CODES * i : N_NEW_CODES * (i + 1)]) for i, canary in enumerate(focal)}
 
 
+def _cohort_name(what: str, cohort: Cohort) -> str:
+    dose = "one-shot" if cohort.one_shot else f"dose {cohort.dose}"
+    return f"{_n_distinct(cohort)} {what}, {dose}, {cohort.cue}, {placement_name(cohort.placement)}"
+
+
 def population(config: DesignConfig) -> str:
     """What accompanies the focal canaries, in words."""
     doses = sorted(set(config.dose))
     parts = [f"mixed doses {', '.join(map(str, doses))}"] if len(doses) > 1 else []
     if config.auxiliary is not None:
         cohort = config.auxiliary
-        kind = "one-shot auxiliaries" if cohort.one_shot else f"auxiliaries of dose {cohort.dose}"
-        parts.append(f"{_n_distinct(cohort)} {kind}, {placement_name(cohort.placement)}")
+        parts.append(_cohort_name("auxiliaries", cohort))
     if config.support is not None:
-        parts.append(f"{_n_distinct(config.support)} support canaries of dose {config.support.dose}")
+        parts.append(_cohort_name("support canaries", config.support))
     return "; ".join(parts) or "alone"

@@ -9,6 +9,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +17,8 @@ from indelible.canaries.codes import CodeFormat
 from indelible.canaries.config import ProbeOptions
 from indelible.canaries.design import Design
 from indelible.canaries.probes import Probe
-from indelible.data.records import Query
-from indelible.errors import DataError, Unscorable
+from indelible.data.records import Message, Query
+from indelible.errors import ConfigError, DataError, Unscorable
 from indelible.models.base import LanguageModel
 from indelible.progress import Progress
 from indelible.scoring.candidates import standing
@@ -27,6 +28,7 @@ ENUMERATED = 20_000
 """Code spaces up to this size are ranked whole; larger ones against a bank of decoys."""
 
 REPLIES_TOGETHER = 16
+BARE = (Message("user", "?"),)
 NEW_CODE_PROBES = ("unseen", "plain")
 
 
@@ -80,7 +82,8 @@ class Bank:
     @property
     def digest(self) -> str:
         """Changes with the candidates."""
-        return hashlib.sha256("\n".join(self.decoys).encode()).hexdigest()
+        named = [self.codes.name, *map(self.codes.written, self.decoys)]
+        return hashlib.sha256("\n".join(named).encode()).hexdigest()
 
 
 def make_bank(design: Design, n_decoys: int) -> Bank:
@@ -99,25 +102,43 @@ def ask_probes(
     model: LanguageModel, bank: Bank, asked: Sequence[Probe], options: ProbeOptions, memo: Memo, *, stage: str
 ) -> list[Reading]:
     """Ask a model. What the memo holds is not asked again; every answer goes there as soon as it is had."""
-    limit = options.max_new_tokens or default_new_tokens(bank.codes)
+    limit = new_tokens(model, bank.codes, asked, options)
     settings = json.dumps([ENGINE_VERSION, model.fingerprint, bank.digest, limit])
     keys = [_key(settings, probe) for probe in asked]
-    first = dict(zip(reversed(keys), reversed(asked), strict=True))  # equal questions are asked once
-    todo = [first[key] for key in dict.fromkeys(keys) if key not in memo]
-    queries = [Query(p.messages, bank.codes.written(p.assigned)) for p in todo]
-    with Progress(stage, total=len(todo), unit="probes") as progress:
-        for start in range(0, len(todo), REPLIES_TOGETHER):
-            part = slice(start, start + REPLIES_TOGETHER)
-            replies = model.generate(queries[part], limit, begun=[p.before for p in todo[part]])
-            for probe, query, reply in zip(todo[part], queries[part], replies, strict=True):
-                memo.add(_key(settings, probe), _read(model, bank, probe, query, reply))
-                progress.advance(1)
+    distinct = dict(zip(reversed(keys), reversed(asked), strict=True))  # equal questions are asked once
+    order = list(dict.fromkeys(keys))
+    n_new = sum(key not in memo for key in order)
+    with Progress(stage, total=n_new, unit="probes") as progress:
+        for start in range(0, len(order), REPLIES_TOGETHER):
+            part = order[start : start + REPLIES_TOGETHER]
+            if all(key in memo for key in part):
+                continue
+            # Replies are made together as they were before an interruption, so that none depends on it.
+            queries = [Query(distinct[key].messages, bank.codes.written(distinct[key].assigned)) for key in part]
+            replies = model.generate(queries, limit, begun=[distinct[key].before for key in part])
+            for key, query, reply in zip(part, queries, replies, strict=True):
+                if key not in memo:
+                    memo.add(key, _read(model, bank, distinct[key], query, reply))
+                    progress.advance(1)
     return [memo[key] for key in keys]
 
 
-def default_new_tokens(codes: CodeFormat) -> int:
-    """12 for codes of up to five symbols, else 24 (sections A-B and C-B2)."""
-    return 12 if codes.n_positions <= 5 else 24
+def new_tokens(model: LanguageModel, codes: CodeFormat, asked: Sequence[Probe], options: ProbeOptions) -> int:
+    """Tokens of a reply: 12 for codes of up to five symbols, else 24 (sections A-B and C-B2), and never fewer than the
+    rest of the answer has.
+
+    Raises:
+        ConfigError: fewer were asked for than that.
+    """
+    rests = dict.fromkeys(f"{codes.written(p.assigned)}{p.after}" for p in asked)
+    needed = max((int(model.encode(Query(BARE, rest)).is_target.sum()) for rest in rests), default=1)
+    if options.max_new_tokens is None:
+        return max(12 if codes.n_positions <= 5 else 24, needed)
+    if options.max_new_tokens < needed:
+        raise ConfigError(
+            f"probe.max_new_tokens {options.max_new_tokens}: the rest of an answer has {needed} tokens with this model"
+        )
+    return options.max_new_tokens
 
 
 def _read(model: LanguageModel, bank: Bank, probe: Probe, query: Query, reply: str) -> Reading:
@@ -169,6 +190,7 @@ class Memo:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.utility: dict[Any, Any] = {}  # in memory alone: a few seconds to ask again
         self._found: dict[str, Reading] = {}
         if path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():

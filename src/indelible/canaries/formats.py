@@ -12,7 +12,6 @@ from indelible.data.records import Message
 from indelible.errors import ConfigError
 from indelible.runs import write_bytes
 
-FORMATS = ("messages", "instruction", "llama-factory", "axolotl")
 TRAIN_FILE = "train.jsonl"
 
 

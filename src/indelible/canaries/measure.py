@@ -113,7 +113,12 @@ def measure(
     stage = f"{checkpoint.condition}, seed {design.config.seed}, {checkpoint.model} at update {checkpoint.step}"
     readings = ask_probes(model, make_bank(design, options.decoys), asked, options, memo, stage=stage)
     rows = design.heldout[: options.utility]
-    utility, answers = measure_utility(model, design, rows, checkpoint, level=level)
+    key = (model.fingerprint, tuple(row.id for row in rows))
+    if key not in memo.utility:  # of the base, the same for every arm
+        memo.utility[key] = measure_utility(model, design, rows, checkpoint, level=level)
+    known, answers = memo.utility[key]
+    where = {name: getattr(checkpoint, name) for name in ("condition", "step", "model")}
+    utility = known | where | {"seed": design.config.seed}
     checked = None
     if drift is not None:
         checked = measure_drift(model, drift, answers, n=DRIFT_ROWS, seed=design.config.seed, base=None)
@@ -153,6 +158,7 @@ def conclude(
         "dtype": measured.parts[0].dtype,
         "drift": next((part.drift for part in measured.parts if part.drift), None),
         "design": {**facts["design"], "code": {**facts["design"]["code"], "n_candidates": n_candidates}},
+        "trained": sorted({str(part.model.get("fingerprint")) for part in measured.parts if part.role == "target"}),
         "models": {role: measured.models.get(role) for role in ("target", "base", "clean")},
         "probes": list(options.probes),
         "epsilon": epsilon(frame, significance=1 - level),

@@ -1,4 +1,4 @@
-"""From the settings of a canary run to its cells: which trainings, which designs, and what they will cost."""
+"""From the settings of a canary run to its trials: which trainings, on which designs, and which are comparable."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from indelible.config import resolve
 from indelible.errors import ConfigError
 
 CLEAN = "clean"
-"""Name of the conditions that are trained without canaries."""
+
+_AXES_OF_DESIGN = ("cue", "dose", "placement", "rotation", "reserve", "auxiliary", "support")
+_NO_MATTER = ("controls", "heldout", "format", "delay", "seed")
+_AXES_OF_TRAINING = ("schedule",)
+_NO_MATTER_IN_TRAINING = ("save_at", "device", "micro_batch_tokens", "max_tokens")
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One training: a condition and a seed. `clean`: trained without the canaries it is asked about."""
+class Trial:
+    """One training: a condition, which is a named arm of the settings, and a seed."""
 
     condition: str
     seed: int
     design: DesignConfig
     training: CanaryTraining
     probe: ProbeOptions
-    clean: bool = False
 
     @property
     def name(self) -> str:
@@ -33,28 +36,27 @@ class Cell:
         return f"{self.condition}-seed{self.seed}"
 
 
-def plan_cells(config: CanaryRunConfig) -> list[Cell]:
-    """Arms times seeds, seed by seed; with `clean`, before each seed's arms one training without canaries for every
-    way of training among them.
+def plan_trials(config: CanaryRunConfig) -> list[Trial]:
+    """Arms times seeds, seed by seed.
 
     Raises:
-        ConfigError: an arm's settings are wrong, two arms are the same, or an arm is called `clean`.
+        ConfigError: an arm's settings are wrong, two arms are the same, or an arm has a name of a clean training.
     """
     for name in config.arms:
         if name == CLEAN or name.startswith(f"{CLEAN}-"):
             raise ConfigError(f"an arm cannot be called '{name}': that is the training without canaries")
-    cells: list[Cell] = []
+    trials: list[Trial] = []
     for seed in config.seeds:
-        arms = _matched([_cell(config, name, seed) for name in config.arms])
+        arms = _matched([_trial(config, name, seed) for name in config.arms])
         for i, one in enumerate(arms):
             for other in arms[:i]:
                 if (one.design, one.training, one.probe) == (other.design, other.training, other.probe):
                     raise ConfigError(f"arms '{other.condition}' and '{one.condition}' are the same")
-        cells += [*(_clean_cells(arms) if config.clean else []), *arms]
-    return cells
+        trials += arms
+    return trials
 
 
-def _cell(config: CanaryRunConfig, name: str, seed: int) -> Cell:
+def _trial(config: CanaryRunConfig, name: str, seed: int) -> Trial:
     changes = dict(config.arms[name] or {})
     parts = {key: {**getattr(config, key), **(changes.pop(key, None) or {})} for key in ("training", "probe")}
     given = {**config.design, **changes}
@@ -66,30 +68,24 @@ def _cell(config: CanaryRunConfig, name: str, seed: int) -> Cell:
         probe, _ = resolve(ProbeOptions, parts["probe"])
     except ConfigError as error:
         raise ConfigError(f"arm '{name}': {error}") from error
-    return Cell(name, seed, design, training, probe)
+    return Trial(name, seed, design, training, probe)
 
 
-def _matched(arms: Sequence[Cell]) -> list[Cell]:
+def _matched(arms: Sequence[Trial]) -> list[Trial]:
     """The arms with one reserve of places, the largest dose among them, so that their places are nested."""
-    reserve = max(max(arm.design.dose) for arm in arms)
+    reserve = max(1, *(max(arm.design.dose) for arm in arms))
     return [
-        arm if arm.design.reserve else replace(arm, design=arm.design.model_copy(update={"reserve": max(reserve, 1)}))
+        arm if arm.design.reserve else replace(arm, design=arm.design.model_copy(update={"reserve": reserve}))
         for arm in arms
     ]
 
 
-def _clean_cells(arms: Sequence[Cell]) -> list[Cell]:
-    """Trainings without canaries, one for every background and way of training among the arms.
-
-    The canaries stay in the design of the first such arm, which says what the clean model is asked.
-    """
-    found: dict[str, Cell] = {}
-    for arm in arms:
-        key = digest(background_of(arm.design).model_dump(mode="json"), arm.training.model_dump(mode="json"))
-        if key not in found:
-            name = CLEAN if not found else f"{CLEAN}-{arm.condition}"
-            found[key] = Cell(name, arm.seed, arm.design, arm.training, arm.probe, clean=True)
-    return list(found.values())
+def clean_trial(trial: Trial) -> Trial:
+    """The same training without canaries. Trials that differ in their canaries alone share it, name and all."""
+    background = background_of(trial.design)
+    key = digest(background.model_dump(mode="json"), trial.training.model_dump(mode="json", exclude={"save_at"}))
+    training = trial.training.model_copy(update={"save_at": ()})
+    return replace(trial, condition=f"{CLEAN}-{key}", design=background, training=training)
 
 
 def background_of(design: DesignConfig) -> DesignConfig:
@@ -111,19 +107,28 @@ def background_of(design: DesignConfig) -> DesignConfig:
     return design.model_copy(update=empty)
 
 
-def digest(*values: Mapping[str, Any] | Sequence[Any] | str) -> str:
+def protocol_of(design: DesignConfig, training: Mapping[str, Any] | None, model: str) -> str:
+    """A digest of all settings that are no axis of a canary audit: trials of one digest differ on axes alone.
+
+    Args:
+        training: what is known of the training; None where nothing is.
+    """
+    own = design.model_dump(mode="json", exclude={*_AXES_OF_DESIGN, *_NO_MATTER})
+    names = {*CanaryTraining.model_fields} - {*_AXES_OF_TRAINING, *_NO_MATTER_IN_TRAINING}
+    known = {name: training.get(name) for name in sorted(names)} if training else "unknown"
+    return digest(own, known, model)
+
+
+def digest(*values: Any) -> str:
     """A short hash of plain values."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What a run will do: trainings with their tokens, probes of tuned models, and of base and clean ones."""
-
-    n_trainings: int
-    training_tokens: int
-    n_probes: int
-
-    def seconds(self, *, score_rate: float, seconds_per_probe: float) -> float:
-        """Rough time. A training token costs about three scored ones: forward, and backward twice that."""
-        return 3 * self.training_tokens / score_rate + self.n_probes * seconds_per_probe
+def common_settings(settings: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
+    """Settings of several trainings in one; where they differ, all values that occur."""
+    known = [one for one in settings if one]
+    out: dict[str, Any] = {}
+    for key in dict.fromkeys(key for one in known for key in one):
+        found = list(dict.fromkeys(json.dumps(one.get(key)) for one in known))
+        out[key] = known[0].get(key) if len(found) == 1 else " / ".join(text.strip('"') for text in found)
+    return out

@@ -128,12 +128,22 @@ def survival_of_labels(design: Design, chat: ChatFormat, dump: Path) -> dict[str
     Raises:
         DataError: the dump does not fit the design, or a code is not under the loss.
     """
-    lines = [json.loads(line) for line in dump.read_text(encoding="utf-8").splitlines() if line.strip()]
+    try:
+        lines = [json.loads(line) for line in dump.read_text(encoding="utf-8").split("\n") if line.strip()]
+    except (OSError, ValueError) as error:
+        raise DataError(f"{dump} cannot be read as JSON lines of input_ids and labels: {error}") from error
     if len(lines) != design.n_rows:
         raise DataError(f"{dump} has {len(lines)} rows, the design {design.n_rows}: dump all rows in order, unpacked")
     by_id = {c.id: c for c in design.canaries}
     lost: list[str] = []
     for insertion in design.insertions:
+        shown = design.row_of(by_id[insertion.canary_id]).messages[-1].content.strip()
+        read = chat.tokenizer.decode(lines[insertion.row].get("input_ids") or [])
+        if " ".join(shown.split()) not in " ".join(str(read).split()):
+            raise DataError(
+                f"{dump}, row {insertion.row}: its input is not that of {insertion.canary_id} in this design; dump "
+                "the rows of this design's own training file, in order"
+            )
         written = design.codes.written(by_id[insertion.canary_id].code)
         if written not in _supervised_text(lines[insertion.row], chat, f"{dump}, row {insertion.row}"):
             lost.append(f"{insertion.canary_id} at row {insertion.row}")

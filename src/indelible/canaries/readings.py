@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
-from indelible.canaries.base import Row
+from indelible.canaries.base import Canary, Row
 from indelible.canaries.design import Design
 from indelible.canaries.exposure import ENUMERATED, Reading
 from indelible.canaries.probes import Probe
@@ -24,20 +26,23 @@ COLUMNS = (
     "spacing", "population", "schedule", "first_step", "last_step", "probe", "repeat", "rank", "rank_optimistic",
     "n_candidates", "exposure_bits", "exposure_optimistic_bits",
     "exposure_low_bits", "exposure_high_bits", "supplied_rank", "supplied_exposure_bits", "logprob",
-    "recovered", "copied", "full_response", "positions_correct", "n_positions", "included", "reason",
+    "recovered", "copied", "full_response", "positions_correct", "n_positions", "included", "protocol", "canary_key",
+    "reason",
 )  # fmt: skip
 """Of `canaries.parquet`."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Which model was asked: target, base or clean; the updates behind it; the schedule of its training."""
+    """Which model was asked: target, base or clean; the updates behind it; the schedule of its training, and the digest
+    of all settings that are no axis (`plan.protocol_of`)."""
 
     condition: str
     model: str
     step: int
     n_steps: int
     schedule: str
+    protocol: str
 
 
 def readings_frame(
@@ -94,11 +99,21 @@ def readings_frame(
                 "positions_correct": r.positions_correct,
                 "n_positions": r.n_positions,
                 "included": canary.included,
+                "protocol": checkpoint.protocol,
+                "canary_key": canary_key(canary),
                 "reason": r.reason,
             }
         )
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     return frame.astype({"copied": "boolean", "included": "boolean", "reason": "string"})
+
+
+def canary_key(canary: Canary) -> str:
+    """The same for canaries of one code in one context, whatever the run calls them."""
+    identity = canary.identity
+    turns = [[m.role, m.content] for m in identity.messages]
+    facts = json.dumps([canary.code, turns, identity.before, identity.after])
+    return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 
 def _interval(reading: Reading, level: float, *, sampled: bool) -> tuple[float, float]:
@@ -113,7 +128,13 @@ def _bits(rank: float, n_candidates: int) -> float:
 
 
 def measure_utility(
-    model: LanguageModel, design: Design, rows: Sequence[Row], checkpoint: Checkpoint, *, level: float
+    model: LanguageModel,
+    design: Design,
+    rows: Sequence[Row],
+    checkpoint: Checkpoint,
+    *,
+    level: float,
+    accuracy: bool = True,
 ) -> tuple[dict[str, object], Mapping[Query, TokenLogprobs]]:
     """Loss on held-out rows (nats a token of the answer), and the task's accuracy where it has one.
 
@@ -142,7 +163,7 @@ def measure_utility(
         row["reason"] = f"{len(answers.failed)} of {len(rows)} held-out rows could not be scored"
     if n_tokens:
         row["heldout_loss"] = -float(sum(float(s.sum()) for s in scored)) / n_tokens
-    if rows[0].expected is not None:
+    if accuracy and rows[0].expected is not None:
         replies = model.generate(queries, design.max_new_tokens)
         right = sum(correct_reply(design.config.task.name, reply, r) for reply, r in zip(replies, rows, strict=True))
         interval = clopper_pearson(right, len(rows), level)

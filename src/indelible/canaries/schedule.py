@@ -236,12 +236,15 @@ def combinations(config: DesignConfig) -> list[tuple[int, Placement]]:
 
 
 def placement_name(placement: Placement) -> str:
-    """How tables name it: "late", "window 0.75-1.00", "final 157".
+    """How tables name it: "late", "window 0.75-1.00", "final 157", "final 38 of 40, width 2".
 
     Final windows that differ in gap alone share a name; `spacing_updates` tells them apart.
     """
     if isinstance(placement, FinalWindow):
-        return f"final {placement.end:.12g}"
+        usual = FinalWindow(end=placement.end, gap=placement.gap)
+        of = "" if placement.of == usual.of else f" of {placement.of:.12g}"
+        width = "" if placement.width == usual.width else f", width {placement.width:.12g}"
+        return f"final {placement.end:.12g}{of}{width}"
     if isinstance(placement, Window):
         return f"window {_share(placement.start)}-{_share(placement.stop)}"
     return placement

@@ -58,9 +58,14 @@ class CausalModel:
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
     @property
+    def _causal(self) -> Any:
+        """The transformers module; an adapter's layers are within it."""
+        return self.module.get_base_model() if self.adapter is not None else self.module
+
+    @property
     def network(self) -> Network:
         """What the engine needs of the module."""
-        causal = self.module.get_base_model() if self.adapter is not None else self.module
+        causal = self._causal
         head = _head(causal)
         context = self.module.disable_adapter if self.adapter is False else contextlib.nullcontext
         return Network(_backbone(causal), head, self.device, self.dtype, causal.config, self.packs, context)
@@ -142,7 +147,8 @@ class CausalModel:
     def generate(
         self, queries: Sequence[Query], max_new_tokens: int, *, begun: Sequence[str] | None = None
     ) -> list[str]:
-        """Greedy replies, a few at a time, padded on the left.
+        """Greedy replies, a few at a time, padded on the left. What a model's own generation settings add to the most
+        probable token (penalties on repetition, forbidden tokens) is left out: it would work against copying.
 
         Args:
             queries: what is replied to; their targets are ignored.
@@ -167,8 +173,8 @@ class CausalModel:
             for row, i in enumerate(members):
                 ids[row, longest - len(prompts[i]) :] = prompts[i]
                 mask[row, longest - len(prompts[i]) :] = 1
-            with self.network.context():
-                replies = self.module.generate(
+            with self.network.context(), plainly_greedy(self._causal):
+                replies = self._causal.generate(
                     input_ids=torch.from_numpy(ids).to(self.device),
                     attention_mask=torch.from_numpy(mask).to(self.device),
                     max_new_tokens=max_new_tokens,
@@ -181,8 +187,10 @@ class CausalModel:
 
     def _prompt(self, query: Query, begun: str) -> NDArray[np.int64]:
         """Token ids up to where a reply goes on."""
-        if begun:
+        if not self.chat.joint:
             return encode_answers(self.chat, query.messages, [begun + query.target], len(begun))[0]
+        if begun:
+            raise ModelError("compat icp-mia has no boundary between prompt and answer: a reply cannot be begun")
         encoded = self.encode(query)
         return encoded.input_ids[: encoded.target_positions[0]]
 
@@ -195,6 +203,20 @@ class CausalModel:
         if self.adapter is None:
             raise ModelError(f"{self.name} has no adapter to switch off: give its base model with --base")
         return replace(self, name=f"base of {self.name}", adapter=False)
+
+
+@contextlib.contextmanager
+def plainly_greedy(causal: Any) -> Iterator[None]:
+    """Within it, a module's own generation settings are the plain ones, but for its special tokens."""
+    from transformers import GenerationConfig
+
+    own = causal.generation_config
+    tokens = {name: getattr(own, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    causal.generation_config = GenerationConfig(**tokens)
+    try:
+        yield
+    finally:
+        causal.generation_config = own
 
 
 def _backbone(causal: Any) -> Any:

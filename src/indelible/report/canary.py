@@ -26,6 +26,7 @@ _COLUMNS = (
     "spacing",
     "population",
     "schedule",
+    "protocol",
     "first_step",
     "last_step",
     "n_candidates",

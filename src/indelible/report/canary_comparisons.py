@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from indelible.report import canary_wording as wording
-from indelible.report.canary_facts import HIDDEN, CanaryFacts, setting_of
-from indelible.report.canary_tables import WRITE, Line, dash, number_cell
-from indelible.report.format import Cell, MetricRow, count, is_number, p_value, plain, signed
+from indelible.report.canary_facts import CanaryFacts, setting_of
+from indelible.report.canary_tables import Line, dash, number_cell
+from indelible.report.format import STYLES, Cell, MetricRow, count, is_number, p_value, plain, signed
+from indelible.stats.cells import HIDDEN
 
 CONTRASTS = (
     "Comparison",
@@ -81,7 +82,7 @@ def contrasts(facts: CanaryFacts) -> list[Line]:
         where = f" in {plain(other)}" if other and other != setting.condition else ""
         head = f"{facts.named(setting)} minus {wording.AXES.get(str(axis), axis)} {against}{where}{at}"
         bits, share = (
-            ("contrast_median", "contrast_p_holm", "signed"),
+            ("contrast_median", "contrast_p_holm", "gap"),
             ("contrast_recovery", "recovery_p_holm", "points"),
         )
         difference, seeds, p, pairs = _difference(facts, rows, *bits)
@@ -122,7 +123,7 @@ def _compared(facts: CanaryFacts) -> dict[tuple[Any, ...], _Rows]:
 def _difference(facts: CanaryFacts, rows: _Rows, metric: str, p: str, style: str) -> list[Cell]:
     """The difference over all seeds, that of every seed, the p-value after Holm, and the pairs."""
     pooled = rows.get((metric, None))
-    write = WRITE[style]
+    write = STYLES[style]
     seeds = [
         f"seed {seed}: {write(value) if is_number(value) else '–'}"
         for seed in facts.seeds

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from indelible.canaries.config import PROBES
 from indelible.report import canary_wording as wording
 from indelible.report.background import Pairs, label, moment
-from indelible.report.canary_facts import HIDDEN, PROBES, CanaryFacts, Setting, written
+from indelible.report.canary_facts import CanaryFacts, Setting, written
 from indelible.report.canary_tables import Line, dash
 from indelible.report.format import Cell, count, decimal, is_number, plain, quantity
+from indelible.stats.cells import HIDDEN
 
 NOT_RECORDED = "– (not recorded)"
 
@@ -136,7 +138,7 @@ def _setting(facts: CanaryFacts, one: Setting) -> list[Cell]:
     words = [_words(written(axis, getattr(one, axis))) for axis in ("population", "schedule")]
     return [
         _words(written("arm", one.arm)),
-        Cell(count(one.dose)) if one.dose is not None else dash("not recorded"),
+        Cell(count(one.dose)),
         Cell(written("placement", one.placement), gap),
         span,
         delay,

@@ -11,16 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from indelible.report.format import MetricRow, is_number, plain
+from indelible.stats.cells import AXES, HIDDEN, PLACES
+from indelible.stats.cells import Setting as Places
+from indelible.stats.cells import setting_of as places_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-HIDDEN = "redacted"
-"""The probe that shows nothing of the code: what it draws out was remembered."""
-
-PROBES = ("redacted", "as-trained", "substituted", "unseen", "plain")
-AXES = ("arm", "dose", "placement", "spacing", "population", "schedule")
-"""What a setting is made of; in the words of the readings, `arm` is the cue."""
 
 NULL_BITS = 1.0
 """Median exposure of codes that the model does not know (rank uniform; notes to section III-B)."""
@@ -43,21 +39,19 @@ class CanaryRun:
         return str(self.manifest.get("name") or self.path.resolve().name)
 
 
-@dataclass(frozen=True)
-class Setting:
-    """Canaries that were treated alike: a condition, and the place on every axis. `spacing` in updates, or None."""
+@dataclass(frozen=True, kw_only=True)
+class Setting(Places):
+    """Canaries that were treated alike: the place on every axis, and the condition, or `parts` of it.
+
+    parts: the condition, or those that are rotations of one design and that the statistics make one group.
+    """
 
     condition: str
-    arm: str
-    dose: int | None
-    placement: str
-    spacing: float | None
-    population: str
-    schedule: str
+    parts: tuple[str, ...]
 
-    def others(self, axis: str) -> tuple[Any, ...]:
-        """The place on every axis but one: settings that agree here differ on that axis alone."""
-        return tuple(getattr(self, name) for name in AXES if name != axis)
+    def of_part(self, part: str) -> Setting:
+        """The same places in one of the conditions."""
+        return replace(self, condition=part, parts=(part,))
 
 
 @dataclass(frozen=True)
@@ -70,11 +64,8 @@ class Appearances:
 
 def setting_of(row: Mapping[str, Any]) -> Setting:
     """The setting of a metrics row or a reading."""
-    dose, spacing = row.get("dose"), row.get("spacing")
-    words = {name: _word(row.get(name)) for name in ("condition", "arm", "placement", "population", "schedule")}
-    return Setting(
-        **words, dose=int(dose) if is_number(dose) else None, spacing=float(spacing) if is_number(spacing) else None
-    )
+    condition = str(row["condition"])
+    return Setting(**vars(places_of(row)), condition=condition, parts=tuple(row.get("parts") or (condition,)))
 
 
 def _word(value: object) -> str:
@@ -102,7 +93,7 @@ class CanaryFacts:
     def _index(self) -> dict[tuple[Any, ...], MetricRow]:
         found: dict[tuple[Any, ...], MetricRow] = {}
         for row in self.run.metrics:
-            if not row.get("against"):
+            if not row.get("against") and row.get("role") != "all":
                 found.setdefault((*_key(row), row.get("step"), str(row.get("metric"))), row)
         return found
 
@@ -152,6 +143,16 @@ class CanaryFacts:
         value = (self.row(setting, metric, probe, seed, **more) or {}).get("value")
         return float(value) if is_number(value) else None
 
+    def of_model(self, condition: str, metric: str) -> MetricRow | None:
+        """The row of a number that is of the model and not of canaries, over all seeds at the last checkpoint."""
+        found = [
+            row
+            for row in self.run.metrics
+            if (row.get("role"), row.get("model"), row.get("seed")) == ("all", "target", None)
+            and (row.get("condition"), row.get("metric")) == (condition, metric)
+        ]
+        return max(found, key=lambda row: int(row.get("step") or 0), default=None)
+
     def of_role(self, role: str, model: str = "target") -> list[Setting]:
         """The settings with metrics for canaries of a role on a model, in the order of the configuration."""
         found = [key[0] for key in self._steps if key[1:3] == (role, model)]
@@ -161,13 +162,13 @@ class CanaryFacts:
     def settings(self) -> list[Setting]:
         """The settings of the focal canaries; rotations of one design as the one group that the statistics make."""
         found = self.of_role("focal")
-        joined = {replace(one, condition=part) for one in found for part in _parts(one) if part != one.condition}
+        joined = {one.of_part(part) for one in found if len(one.parts) > 1 for part in one.parts}
         return [one for one in found if one not in joined]
 
     def _order(self, setting: Setting) -> tuple[Any, ...]:
         place = self.placements.index(setting.placement) if setting.placement in self.placements else 0
-        dose, spacing = setting.dose or 0, setting.spacing or 0.0
-        return self.conditions.index(setting.condition), setting.arm, dose, place, spacing, setting.population
+        first = self.conditions.index(setting.condition), len(setting.parts), setting.arm
+        return *first, setting.dose, place, setting.spacing or 0.0, setting.population
 
     @cached_property
     def conditions(self) -> list[str]:
@@ -208,7 +209,7 @@ class CanaryFacts:
 
     def appearances(self, setting: Setting) -> Appearances:
         """First and last appearance of the focal canaries of a setting; over rotations, the mean of their medians."""
-        found = [self._appearances.get(replace(setting, condition=part)) for part in _parts(setting)]
+        found = [self._appearances.get(setting.of_part(part)) for part in setting.parts]
         ends = []
         for name in ("first", "last"):
             own = [value for one in found if one is not None and (value := getattr(one, name)) is not None]
@@ -217,13 +218,13 @@ class CanaryFacts:
 
     @cached_property
     def _appearances(self) -> dict[Setting, Appearances]:
-        columns = ["condition", *AXES, "first_step", "last_step"]
+        columns = ["condition", *PLACES, "first_step", "last_step"]
         frame = self.run.readings
         if frame.empty or not set(columns) <= set(frame.columns):
             return {}
         focal = frame.loc[(frame["role"] == "focal") & (frame["model"] == "target"), columns]
         found = {}
-        for _, part in focal.groupby(["condition", *AXES], dropna=False, observed=True):
+        for _, part in focal.groupby(["condition", *PLACES], dropna=False, observed=True):
             middle = part[["first_step", "last_step"]].median()
             ends = [float(value) if is_number(value) else None for value in middle]
             found[setting_of({str(name): value for name, value in part.iloc[0].to_dict().items()})] = Appearances(
@@ -263,6 +264,8 @@ class CanaryFacts:
         """A short name that no other setting has: its condition, and what tells it from others of that condition."""
         own = [one for one in self.settings if one.condition == setting.condition]
         words = self.label(setting, [axis for axis in AXES if len({getattr(one, axis) for one in own}) > 1])
+        if sum(not one.differing(setting) for one in own) > 1:  # other settings that are no axis
+            words = ", ".join(filter(None, (words, f"protocol {plain(setting.protocol)[:8]}")))
         return ": ".join(filter(None, (plain(setting.condition), words))) or "all canaries"
 
     def title(self, setting: Setting) -> str:
@@ -271,21 +274,16 @@ class CanaryFacts:
         return ": ".join(dict.fromkeys(filter(None, (name, words)))) or "all canaries"
 
     def series(self, axis: str) -> list[list[Setting]]:
-        """Groups of settings that differ on one axis alone, with two places on it or more."""
+        """Groups of settings of one protocol that differ on one axis alone, with two places on it or more."""
         groups: dict[tuple[Any, ...], list[Setting]] = defaultdict(list)
         for setting in self.settings:
-            groups[setting.others(axis)].append(setting)
+            groups[setting.without(axis)].append(setting)
         return [group for group in groups.values() if len({getattr(one, axis) for one in group}) > 1]
 
     def measured(self, metric: str = "exposure_median", probe: str = HIDDEN) -> list[tuple[Setting, float]]:
         """The settings whose metric exists, over all seeds at the last checkpoint, lowest first."""
         found = [(setting, self.value(setting, metric, probe)) for setting in self.settings]
         return sorted(((one, value) for one, value in found if value is not None), key=lambda pair: pair[1])
-
-
-def _parts(setting: Setting) -> list[str]:
-    """The conditions of a setting: several where rotations of one design are one group (joined by " + ")."""
-    return setting.condition.split(" + ")
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from indelible.report.canary_facts import AXES, CanaryFacts, Setting, written
+from indelible.report.canary_facts import CanaryFacts, Setting, written
 from indelible.report.canary_panels import copying, recovery, utility
 from indelible.report.canary_plots import (
     COLOURS,
@@ -25,6 +25,7 @@ from indelible.report.canary_plots import (
 )
 from indelible.report.figures import Figure
 from indelible.report.format import decimal, plain
+from indelible.stats.cells import AXES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from indelible.report.format import Cell
-from indelible.report.markdown import _alt, _bullets, _code, _numbered, cell, md, table
+from indelible.report.markdown import bullets, cell, closing, md, opening, pictures, table
 
 if TYPE_CHECKING:
     from indelible.report.canary_comparisons import Conclusion
@@ -17,47 +17,32 @@ if TYPE_CHECKING:
 
 def render_markdown(view: CanaryView, figures: Sequence[Figure]) -> str:
     """The whole page."""
-    lines = [f"# {md(view.title)}", "", f"**Verdict: {md(view.verdict.word)}.** {md(view.verdict.meaning)}", ""]
-    lines += _bullets(md(reason) for reason in view.verdict.reasons)
-    if view.verdict.rule:
-        lines += [f"Rule applied: {md(view.verdict.rule)}", ""]
-    lines += ["What to do next:", "", *_numbered(md(step) for step in view.verdict.next_steps)]
-    lines += _bullets(f"{md(name)}: {md(value)}" for name, value in view.identity)
-    lines += ["## Numbers", "", *table(["", "Value"], ([md(name), _cell(value)] for name, value in view.summary))]
-    lines += [md(view.exposure), "", "## Conclusions", "", *_conclusions(view)]
-    for figure in figures:
-        picture = f"![{_alt(figure.alt)}](figures/{figure.name}.png)"
-        lines += [picture, "", f"*{md(figure.title)}.* {md(figure.caption)}", ""]
-    lines += ["## Results by seed", ""]
+    lines = [*opening(view, _cell), md(view.exposure), "", "## Conclusions", "", *_conclusions(view)]
+    lines += [*pictures(figures), "## Results by seed", ""]
     for block in view.results:
         lines += [f"**{md(block.title)}**", "", *_rows(view.results_head, block.lines)]
     lines += [] if view.results else ["No focal canary was measured.", ""]
     for one in (view.checkpoints, view.contrasts, view.within, view.others, view.utility):
         lines += _table(one)
-    lines += ["## Controls", "", *_bullets(f"{md(n)}: {md(s)}; {md(w)}" for n, s, w in view.control_words)]
+    lines += ["## Controls", "", *bullets(f"{md(n)}: {md(s)}; {md(w)}" for n, s, w in view.control_words)]
     lines += [*_table(view.controls), "## Design", "", *_table(view.settings), *_table(view.extraction)]
-    lines += _bullets(f"Shown in training, {md(name)}: {md(value)}" for name, value in view.cues)
+    lines += bullets(f"Shown in training, {md(name)}: {md(value)}" for name, value in view.cues)
     for title, rows in (("Training file", view.design), ("Training", view.training), ("Threat model", view.threat)):
-        lines += _bullets(f"{title}, {md(name)}: {md(value)}" for name, value in rows)
+        lines += bullets(f"{title}, {md(name)}: {md(value)}" for name, value in rows)
     lines += [md(view.training_note), ""] if view.training_note else []
     lines += ["## Survival of the codes", "", *_table(view.survival)]
-    lines += ["## Bound on epsilon", "", *_table(view.bounds), *_bullets(map(md, view.bound_notes))]
-    lines += ["## What this does not show", "", *_bullets(map(md, view.limits))]
-    lines += ["## Not run", "", *_bullets(f"{md(what)}: {md(why)}" for what, why in view.not_run)]
+    lines += ["## Bound on epsilon", "", *_table(view.bounds), *bullets(map(md, view.bound_notes))]
+    lines += ["## What this does not show", "", *bullets(map(md, view.limits))]
+    lines += ["## Not run", "", *bullets(f"{md(what)}: {md(why)}" for what, why in view.not_run)]
     lines += [] if view.not_run else ["The run lists nothing that it left out.", ""]
-    lines += ["## Paragraph for a model card", "", "> " + md(view.model_card), ""]
-    lines += ["## Reproduction", "", _code(view.command or "not recorded"), ""]
-    lines += _bullets(
-        f"{md(title)}: " + "; ".join(f"{md(name)} {md(value)}" for name, value in rows)
-        for title, rows in view.reproduction
-    )
-    return "\n".join([*lines, "The whole configuration stands in report.html and manifest.json.", ""])
+    lines.append(closing(view, "The whole configuration stands in report.html and manifest.json."))
+    return "\n".join(lines)
 
 
 def _conclusions(view: CanaryView) -> list[str]:
     rows = ([md(one.word), md(one.axis), md(one.statement), _seeds(one)] for one in view.conclusions)
     lines = table(["Word", "Axis", "Conclusion", "By seed; why"], rows) if view.conclusions else ["None was drawn.", ""]
-    lines += ["Not tested:", "", *_bullets(f"{md(axis)}: {md(reason)}" for axis, reason in view.not_tested)]
+    lines += ["Not tested:", "", *bullets(f"{md(axis)}: {md(reason)}" for axis, reason in view.not_tested)]
     return lines if view.not_tested else [*lines, "The run lists no axis that it left out.", ""]
 
 

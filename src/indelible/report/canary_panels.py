@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from indelible.report import canary_wording as wording
-from indelible.report.canary_facts import HIDDEN, CanaryFacts, Setting
+from indelible.report.canary_facts import CanaryFacts, Setting
 from indelible.report.canary_plots import (
     N_LINES,
     canvas,
@@ -20,6 +20,7 @@ from indelible.report.canary_plots import (
 )
 from indelible.report.figures import Figure
 from indelible.report.format import decimal, is_number, percent, plain
+from indelible.stats.cells import HIDDEN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from indelible.report.canary_facts import HIDDEN, NULL_BITS, CanaryFacts, Setting
-from indelible.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, _canvas, _png
+from indelible.report.canary_facts import NULL_BITS, CanaryFacts, Setting
+from indelible.report.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, open_canvas, png_bytes
 from indelible.report.format import decimal, is_number, plain
+from indelible.stats.cells import HIDDEN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,13 +55,13 @@ def short(name: str, limit: int = 30) -> str:
 @contextmanager
 def canvas(width: float, height: float, rows: int = 1) -> Iterator[tuple[Canvas, list[Axes]]]:
     """A figure in the style of the audit report, with `rows` panels one below the other."""
-    with _canvas(width, height, rows=rows) as (drawn, panels):
+    with open_canvas(width, height, rows=rows) as (drawn, panels):
         yield drawn, [panels] if rows == 1 else list(panels)
 
 
 def png(drawn: Canvas) -> bytes:
     """The figure as a file."""
-    return _png(drawn)
+    return png_bytes(drawn)
 
 
 def exposure_axis(axes: Axes, facts: CanaryFacts, *, along: str = "y", name: str = "Exposure, bits") -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 from indelible.report import canary_wording as wording
 from indelible.report.canary_comparisons import Conclusion, conclusions
-from indelible.report.canary_facts import HIDDEN, CanaryFacts, Setting
+from indelible.report.canary_facts import CanaryFacts, Setting
 from indelible.report.canary_tables import Line, dash, exposure_cell, number_cell
 from indelible.report.format import Cell, count, decimal, is_number, percent, plain
+from indelible.stats.cells import HIDDEN
 
 
 def not_tested(verdict: Mapping[str, Any]) -> list[tuple[str, str]]:

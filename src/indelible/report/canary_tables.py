@@ -6,19 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from indelible.canaries.config import PROBES
 from indelible.report import canary_wording as wording
-from indelible.report.canary_facts import HIDDEN, PROBES, CanaryFacts, Setting
+from indelible.report.canary_facts import CanaryFacts, Setting
 from indelible.report.format import (
+    STYLES,
     Cell,
     MetricRow,
     count,
     decimal,
     is_number,
-    p_value,
+    metric_cell,
+    missing,
     percent,
     plain,
-    signed,
 )
+from indelible.stats.cells import HIDDEN
 
 RESULTS = (
     "Probe, seed",
@@ -47,16 +50,6 @@ _OWN_CODE = "the code shown is the assigned one"
 _NEW_CODE = "the code asked for is new"
 
 
-WRITE: dict[str, Callable[[float], str]] = {
-    "bits": lambda value: decimal(value, 2),
-    "signed": lambda value: signed(value, 2),
-    "percent": percent,
-    "share": percent,
-    "p": p_value,
-    "points": lambda value: signed(100 * value, 0) + "\u00a0points",
-}
-
-
 @dataclass(frozen=True)
 class Line:
     """One line of a table: its head and its cells. `strong`: over all seeds."""
@@ -76,23 +69,18 @@ class Block:
 
 def dash(reason: object) -> Cell:
     """A number that does not exist, with its reason."""
-    return Cell("–", plain(reason) if reason else "no reason recorded", missing=True)
+    return missing(reason, "–")
 
 
 def number_cell(row: MetricRow | None, style: str = "bits", absent: str = "not measured in this run") -> Cell:
-    """Value and interval of a metrics row; a dash and the reason where the value does not exist."""
-    if row is None:
-        return dash(absent)
-    value = row.get("value")
-    if not is_number(value):
-        return dash(row.get("reason"))
-    write = WRITE[style]
-    low, high = row.get("low"), row.get("high")
-    detail = f"[{write(low)},\u00a0{write(high)}]" if is_number(low) and is_number(high) else ""
-    n = row.get("n")
-    if style == "percent" and is_number(n) and abs(value * n - round(value * n)) < 1e-6:
-        detail = f"{count(round(value * n))} of {count(n)} {detail}".strip()
-    return Cell(write(value), detail)
+    """`metric_cell` with a dash where the value does not exist, and the count behind a share, where it is whole."""
+    cell = metric_cell(row, style, absent, mark="–")
+    if row is None or cell.missing or style != "percent":
+        return cell
+    value, n = row["value"], row.get("n")
+    if is_number(n) and abs(value * n - round(value * n)) < 1e-6:
+        return Cell(cell.text, f"{count(round(value * n))} of {count(n)} {cell.detail}".strip())
+    return cell
 
 
 def exposure_cell(facts: CanaryFacts, setting: Setting, probe: str, seed: int | None, **more: Any) -> Cell:
@@ -164,7 +152,7 @@ def _with_seeds(
     if not inside or cell.missing or len(facts.seeds) < 2:
         return cell
     found = [facts.value(setting, metric, probe, seed) for seed in facts.seeds]
-    seeds = ", ".join("–" if value is None else WRITE[style](value) for value in found)
+    seeds = ", ".join("–" if value is None else STYLES[style](value) for value in found)
     return Cell(cell.text, "; ".join(filter(None, (cell.detail, f"seeds {seeds}"))))
 
 
@@ -210,9 +198,8 @@ def utility(facts: CanaryFacts) -> list[Line]:
         sizes = sorted({int(row["n"]) for row in rows if is_number(row.get("n"))})
         gaps = [dash("not trained with canaries")] * 2
         if model == "target":
-            where = Setting(condition, "", None, "", None, "", "")
-            names = (("accuracy_minus_clean", "points"), ("heldout_loss_minus_clean", "signed"))
-            gaps = [number_cell(facts.row(where, name, "", role="all"), style) for name, style in names]
+            names = (("accuracy_minus_clean", "points"), ("heldout_loss_minus_clean", "gap"))
+            gaps = [number_cell(facts.of_model(condition, name), style) for name, style in names]
         cells = [
             _utility_seeds(rows, "accuracy", percent, why),
             _utility_seeds(rows, "heldout_loss", decimal, why),

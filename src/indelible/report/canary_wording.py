@@ -4,9 +4,8 @@ from __future__ import annotations
 
 MEANING = {
     "protocol-sensitive": (
-        "At least one conclusion changes when the protocol changes: another cue, dose, placement, schedule, "
-        "population or probe would have given another answer. No single number of this run stands for the training "
-        "as a whole."
+        "At least one conclusion changes when the protocol changes: another cue, dose, placement, spacing, schedule or "
+        "population would have given another answer. No single number of this run stands for the training as a whole."
     ),
     "stable": (
         "Every conclusion that could be tested kept its direction in every arm and with every seed that ran. Stable "
@@ -102,7 +101,7 @@ CONTROLS = {
 WITHIN = {
     "supplied_minus_assigned": (
         "exposure of the shown code minus that of the trained one, cue replaced, bits",
-        "signed",
+        "gap",
     ),
     "recovered_minus_hidden": ("trained codes recovered as trained minus with the cue hidden", "points"),
     "trained_minus_unseen": ("trained codes recovered as trained minus new codes given, trained cue form", "points"),

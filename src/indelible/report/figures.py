@@ -66,7 +66,7 @@ def roc(facts: Facts) -> Figure | None:
     if not targets:
         return None
     smallest = min(0.5 / max(curve.n_nonmembers for curve in targets), 0.5 / max(curve.n_members for curve in targets))
-    with _canvas(6.4, 5.0) as (canvas, axes):
+    with open_canvas(6.4, 5.0) as (canvas, axes):
         axes.plot([smallest, 1], [smallest, 1], color=GREY, linestyle=":", linewidth=1.4, label="chance")
         for (attack, target, base), colour in zip(curves, _CURVE_COLOURS, strict=False):
             name = _short(attack)
@@ -82,7 +82,7 @@ def roc(facts: Facts) -> Figure | None:
         axes.set_ylabel("True-positive rate: members flagged")
         axes.grid(True)
         axes.legend(loc="lower right", facecolor="white", frameon=True, edgecolor="none", framealpha=0.9)
-        png = _png(canvas)
+        png = png_bytes(canvas)
     compared = any(base is not None for _, _, base in curves)
     dashed = "Dashed: the same attack on the base model, which never saw the records. " if compared else ""
     rates = "; ".join(
@@ -105,7 +105,7 @@ def distributions(facts: Facts) -> Figure | None:
     attacks = facts.drawable[:_N_HISTOGRAMS]
     if not attacks:
         return None
-    with _canvas(6.8, 0.6 + 1.75 * len(attacks), rows=len(attacks)) as (canvas, panels):
+    with open_canvas(6.8, 0.6 + 1.75 * len(attacks), rows=len(attacks)) as (canvas, panels):
         for attack, axes in zip(attacks, np.atleast_1d(panels), strict=True):
             members, nonmembers = facts.split(attack)
             both = np.concatenate([members, nonmembers])
@@ -130,7 +130,7 @@ def distributions(facts: Facts) -> Figure | None:
             axes.grid(True, axis="y")
         np.atleast_1d(panels)[0].legend(loc="upper right", bbox_to_anchor=(1, 1.3), ncols=2, borderaxespad=0)
         np.atleast_1d(panels)[-1].set_xlabel("Score (higher: more like a member)")
-        png = _png(canvas)
+        png = png_bytes(canvas)
     return Figure(
         "scores",
         "Score distributions",
@@ -158,7 +158,7 @@ def forest(facts: Facts) -> Figure | None:
         "base": (ORANGE, "s", 0.13, "base model"),
         "none": (PURPLE, "D", 0.0, "blind baseline"),
     }
-    with _canvas(6.8, 1.1 + 0.42 * len(shown)) as (canvas, axes):
+    with open_canvas(6.8, 1.1 + 0.42 * len(shown)) as (canvas, axes):
         labelled = set()
         for (attack, model), row in points.items():
             colour, marker, shift, name = looks[model]
@@ -176,7 +176,7 @@ def forest(facts: Facts) -> Figure | None:
         axes.grid(True, axis="x")
         axes.set_xlabel("AUC (0.5: no better than chance)")
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, borderaxespad=0.2, handletextpad=0.3)
-        png = _png(canvas)
+        png = png_bytes(canvas)
     values = "; ".join(
         f"{plain(attack)} on {model} {decimal(float(row['value']))}" for (attack, model), row in points.items()
     )
@@ -191,7 +191,7 @@ def forest(facts: Facts) -> Figure | None:
 
 
 @contextmanager
-def _canvas(width: float, height: float, rows: int = 1) -> Iterator[tuple[Canvas, Any]]:
+def open_canvas(width: float, height: float, rows: int = 1) -> Iterator[tuple[Canvas, Any]]:
     """A figure of our style, outside pyplot's global state."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -203,7 +203,8 @@ def _canvas(width: float, height: float, rows: int = 1) -> Iterator[tuple[Canvas
         yield canvas, canvas.subplots(rows)
 
 
-def _png(canvas: Canvas) -> bytes:
+def png_bytes(canvas: Canvas) -> bytes:
+    """The drawn figure as a file."""
     buffer = io.BytesIO()
     canvas.savefig(buffer, format="png", facecolor="white", metadata={"Software": "Indelible"})
     return buffer.getvalue()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -99,6 +99,19 @@ def pretty_json(value: object) -> str:
     return passage(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+STYLES: dict[str, Callable[[float], str]] = {
+    "decimal": decimal,
+    "signed": signed,
+    "percent": percent,
+    "share": percent,
+    "p": p_value,
+    "bits": lambda value: decimal(value, 2),
+    "gap": lambda value: signed(value, 2),
+    "points": lambda value: signed(100 * value, 0) + "\u00a0points",
+}
+"""How the value of a metrics row is written. share: in per cent, where no count of canaries stands behind it."""
+
+
 def level_name(row: MetricRow) -> str:
     """The confidence level, as "95%"."""
     level = row.get("level")
@@ -110,24 +123,29 @@ def interval(row: MetricRow, style: str = "decimal") -> str:
     low, high = row.get("low"), row.get("high")
     if not (is_number(low) and is_number(high)):
         return ""
-    write = {"decimal": decimal, "signed": signed, "percent": percent}[style]
+    write = STYLES[style]
     return f"[{write(float(low))},\u00a0{write(float(high))}]"  # one piece, never broken over lines
 
 
-def missing(reason: object) -> Cell:
-    """A number that does not exist, with its reason."""
-    return Cell(NOT_AVAILABLE, plain(reason) if reason else "no reason recorded", missing=True)
+def missing(reason: object, mark: str = NOT_AVAILABLE) -> Cell:
+    """A number that does not exist, with its reason; `mark` stands in its place."""
+    return Cell(mark, plain(reason) if reason else "no reason recorded", missing=True)
 
 
-def metric_cell(row: MetricRow | None, style: str = "decimal", absent: str = "not computed in this run") -> Cell:
-    """Value and interval of a metrics row; "n/a" and the reason where the value is null."""
+def metric_cell(
+    row: MetricRow | None,
+    style: str = "decimal",
+    absent: str = "not computed in this run",
+    *,
+    mark: str = NOT_AVAILABLE,
+) -> Cell:
+    """Value and interval of a metrics row, written as `STYLES` has it; `mark` and the reason where it is null."""
     if row is None:
-        return missing(absent)
+        return missing(absent, mark)
     value = row.get("value")
     if not is_number(value):
-        return missing(row.get("reason"))
-    write = {"decimal": decimal, "signed": signed, "percent": percent, "p": p_value}[style]
-    return Cell(write(float(value)), "" if style == "p" else interval(row, style))
+        return missing(row.get("reason"), mark)
+    return Cell(STYLES[style](float(value)), "" if style == "p" else interval(row, style))
 
 
 def rate_cell(row: MetricRow | None) -> Cell:

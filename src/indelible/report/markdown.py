@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from indelible.report.format import Cell
 
 if TYPE_CHECKING:
+    from indelible.report.canary_view import CanaryView
     from indelible.report.figures import Figure
     from indelible.report.view import View
 
@@ -27,7 +28,7 @@ def md(value: object) -> str:
     return _SPECIAL.sub(lambda match: _ENTITIES.get(match[0], "\\" + match[0]), text)
 
 
-def _alt(text: str) -> str:
+def alt_text(text: str) -> str:
     """Text between the brackets of a picture."""
     return re.sub(r"([\[\]])", r"\\\1", md(text))
 
@@ -45,24 +46,40 @@ def cell(value: Cell, *, short: bool = False) -> str:
     return md(value.text) + (between + md(detail) if detail else "")
 
 
-def render_markdown(view: View, figures: Sequence[Figure]) -> str:
-    """The whole page."""
+def opening(view: View | CanaryView, write: Callable[[Cell], str]) -> list[str]:
+    """Title, verdict, next steps, what was audited, and the numbers at a glance, each as `write` puts it."""
     lines = [f"# {md(view.title)}", "", f"**Verdict: {md(view.verdict.word)}.** {md(view.verdict.meaning)}", ""]
-    lines += _bullets(md(reason) for reason in view.verdict.reasons)
+    lines += bullets(md(reason) for reason in view.verdict.reasons)
     if view.verdict.rule:
         lines += [f"Rule applied: {md(view.verdict.rule)}", ""]
-    lines += ["What to do next:", "", *_numbered(md(step) for step in view.verdict.next_steps)]
-    lines += _bullets(f"{md(name)}: {md(value)}" for name, value in view.identity)
-    lines += ["## Numbers", "", *table(["", "Value"], ([md(name), cell(value)] for name, value in view.summary))]
-    lines += _attacks(view)
+    lines += ["What to do next:", "", *numbered(md(step) for step in view.verdict.next_steps)]
+    lines += bullets(f"{md(name)}: {md(value)}" for name, value in view.identity)
+    return [*lines, "## Numbers", "", *table(["", "Value"], ([md(name), write(value)] for name, value in view.summary))]
+
+
+def pictures(figures: Sequence[Figure]) -> list[str]:
+    """Every figure with its title and caption."""
+    lines = []
     for figure in figures:
-        lines += [
-            f"![{_alt(figure.alt)}](figures/{figure.name}.png)",
-            "",
-            f"*{md(figure.title)}.* {md(figure.caption)}",
-            "",
-        ]
-    lines += _exposed(view)
+        lines += [f"![{alt_text(figure.alt)}](figures/{figure.name}.png)", ""]
+        lines += [f"*{md(figure.title)}.* {md(figure.caption)}", ""]
+    return lines
+
+
+def closing(view: View | CanaryView, elsewhere: str) -> str:
+    """The paragraph for a model card, and how to repeat the run; `elsewhere` says what this page leaves out."""
+    lines = ["## Paragraph for a model card", "", "> " + md(view.model_card), ""]
+    lines += ["## Reproduction", "", code_block(view.command or "not recorded"), ""]
+    lines += bullets(
+        f"{md(title)}: " + "; ".join(f"{md(name)} {md(value)}" for name, value in rows)
+        for title, rows in view.reproduction
+    )
+    return "\n".join([*lines, elsewhere, ""])
+
+
+def render_markdown(view: View, figures: Sequence[Figure]) -> str:
+    """The whole page."""
+    lines = [*opening(view, cell), *_attacks(view), *pictures(figures), *_exposed(view)]
     lines += ["## Findings", ""]
     for finding in view.findings:
         lines += [
@@ -73,14 +90,10 @@ def render_markdown(view: View, figures: Sequence[Figure]) -> str:
         ]
     lines += ["", md(view.severity_rule), ""]
     lines += _cohort(view)
-    lines += ["## What this does not show", "", *_bullets(md(limit) for limit in view.limits)]
-    lines += ["## Paragraph for a model card", "", "> " + md(view.model_card), ""]
-    lines += ["## Reproduction", "", _code(view.command or "not recorded"), ""]
-    lines += _bullets(
-        f"{md(title)}: " + "; ".join(f"{md(name)} {md(value)}" for name, value in rows)
-        for title, rows in view.reproduction
+    lines += ["## What this does not show", "", *bullets(md(limit) for limit in view.limits)]
+    lines.append(
+        closing(view, "Attack definitions and the whole configuration stand in report.html and manifest.json.")
     )
-    lines += ["Attack definitions and the whole configuration stand in report.html and manifest.json.", ""]
     return "\n".join(lines)
 
 
@@ -136,18 +149,18 @@ def _exposed(view: View) -> list[str]:
 
 def _cohort(view: View) -> list[str]:
     lines = ["## Cohort, controls and threat model", ""]
-    lines += _bullets(f"{md(name)}: {md(value)}" for name, value in view.cohort)
+    lines += bullets(f"{md(name)}: {md(value)}" for name, value in view.cohort)
     if view.dropped:
         rows = ([md(reason), *counts] for reason, counts in view.dropped)
         lines += ["Rows kept out:", "", *table(["Reason", *map(md, view.sides)], rows)]
-    lines += _bullets(md(note) for note in view.notes)
-    lines += _bullets(f"Unscorable, {md(attack)}: {number} ({md(why)})" for attack, why, number in view.unscorable)
-    lines += _bullets(
+    lines += bullets(md(note) for note in view.notes)
+    lines += bullets(f"Unscorable, {md(attack)}: {number} ({md(why)})" for attack, why, number in view.unscorable)
+    lines += bullets(
         f"Control {md(control.name)}: {control.state}, {cell(control.result)}" for control in view.controls
     )
-    lines += _bullets(f"Not run: {md(what)}: {md(why)}" for what, why in view.not_run)
-    lines += _bullets(f"Threat model, {md(name)}: {md(value)}" for name, value in view.threat)
-    return lines + _bullets(f"Training, {md(name)}: {md(value)}" for name, value in view.training)
+    lines += bullets(f"Not run: {md(what)}: {md(why)}" for what, why in view.not_run)
+    lines += bullets(f"Threat model, {md(name)}: {md(value)}" for name, value in view.threat)
+    return lines + bullets(f"Training, {md(name)}: {md(value)}" for name, value in view.training)
 
 
 def _item(text: str) -> str:
@@ -155,17 +168,19 @@ def _item(text: str) -> str:
     return _ITEM_START.sub(lambda match: match[0] + "\\" if match[0].isdigit() else "\\" + match[0], text)
 
 
-def _bullets(items: Iterable[str]) -> list[str]:
+def bullets(items: Iterable[str]) -> list[str]:
+    """A list and the empty line behind it; nothing for no items."""
     lines = [f"- {_item(item)}" for item in items]
     return [*lines, ""] if lines else []
 
 
-def _numbered(items: Iterable[str]) -> list[str]:
+def numbered(items: Iterable[str]) -> list[str]:
+    """The same with numbers."""
     lines = [f"{number}. {_item(item)}" for number, item in enumerate(items, 1)]
     return [*lines, ""] if lines else []
 
 
-def _code(text: str) -> str:
+def code_block(text: str) -> str:
     """A fenced block whose fence is longer than any run of backticks inside."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)

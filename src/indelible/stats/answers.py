@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from .cells import AXES, AXIS_WORDS, HIDDEN, Cell, Setting
+from .cells import AXES, AXIS_WORDS, HIDDEN, PLACES, Cell, Setting
 from .contrasts import MIN_CANARIES, contrast, differences, of_seed
 from .exposure import null_median_interval
 from .intervals import Interval
@@ -27,8 +27,8 @@ MARGIN_BITS = 1.0
 NULL_LEVEL = 0.99
 
 _FIELDS = (
-    "condition", "seed", "step", "model", "role", *AXES, "probe", "metric", "axis", "against", "against_condition",
-    "against_step",
+    "condition", "parts", "seed", "step", "model", "role", *PLACES, "probe", "metric", "axis", "against",
+    "against_condition", "against_step",
 )  # fmt: skip
 
 
@@ -36,12 +36,18 @@ class Numbers:
     """Rows of metrics.json by what they are about."""
 
     def __init__(self, metrics: Iterable[Mapping[str, Any]]) -> None:
-        self._rows = {tuple(row.get(name) for name in _FIELDS): row for row in metrics}
+        self._rows = {_named(row): row for row in metrics}
 
     def row(self, keys: Mapping[str, Any], metric: str) -> Mapping[str, Any]:
         """The row, or an empty one with a reason."""
-        key = tuple(metric if name == "metric" else keys.get(name) for name in _FIELDS)
-        return self._rows.get(key, {"value": None, "n": 0, "reason": "not in the metrics"})
+        return self._rows.get(
+            _named({**keys, "metric": metric}), {"value": None, "n": 0, "reason": "not in the metrics"}
+        )
+
+
+def _named(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    values = (row.get(name) for name in _FIELDS)
+    return tuple(tuple(value) if isinstance(value, list) else value for value in values)
 
 
 @dataclass(frozen=True)
@@ -219,7 +225,7 @@ def recalls(numbers: Numbers, found: Sequence[Cell], wheres: Sequence[str], *, a
 
 
 def flips(answers: Sequence[Answer], *, alpha: float, axes: Sequence[str] = AXES) -> list[tuple[str, Answer, Answer]]:
-    """(axis, yes, other) for settings that differ on one axis alone and answer differently.
+    """(axis, yes, other) for settings of one protocol that differ on one axis alone and answer differently.
 
     yes against opposite is a flip. yes, or opposite, against flat is one if the two answers also differ from each
     other: same sign in every seed, and p at most alpha after Holm over these pairs. One answer being significant and
@@ -227,9 +233,9 @@ def flips(answers: Sequence[Answer], *, alpha: float, axes: Sequence[str] = AXES
     """
     certain, open_pairs = [], []
     for one, two in combinations([a for a in answers if a.call in DECIDED], 2):
-        fixed = [axis for axis in AXES if axis not in one.free]
-        differing = [axis for axis in fixed if getattr(one.setting, axis) != getattr(two.setting, axis)]
-        if one.free != two.free or len(differing) != 1 or differing[0] not in axes or one.call == two.call:
+        differing = [axis for axis in one.setting.differing(two.setting) if axis not in one.free]
+        alike = one.free == two.free and one.setting.protocol == two.setting.protocol
+        if not alike or len(differing) != 1 or differing[0] not in axes or one.call == two.call:
             continue
         first, second = sorted((one, two), key=lambda a: DECIDED.index(a.call))
         if "flat" not in (first.call, second.call):

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from .answers import NULL_LEVEL, null_interval
-from .cells import HIDDEN
+from .cells import CANARY, HIDDEN
 from .contrasts import MIN_CANARIES
 
 _WHO = {
@@ -18,22 +18,26 @@ _WHO = {
 
 
 def control_checks(frame: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """never_inserted, base and clean: {ran, reason, word, median, low, high, level, n, rule, by_condition}.
+    """never_inserted, base and clean: {ran, reason, word, median, low, high, level, n, condition, rule, by_condition}.
 
     The cue is hidden in all of them. In each condition the median exposure over all seeds is compared with the interval
     in which chance puts it 99 times of 100; with k such medians in a run the level is 1 - 0.01 / k, so that all of them
     hold together 99 times of 100 in a sound run. word: "at baseline", "off baseline", or null with the reason. median,
-    low, high, level and n are those of the condition nearest to, or farthest beyond, an end. A base model that gives
-    the same ranks under every seed (one design, several training seeds) counts once.
+    low, high, level, n and condition are those of the one nearest to, or farthest beyond, an end. A base model that
+    gives the same ranks under every seed (one design, several training seeds) counts once; so does a base or clean
+    model that answers alike for several conditions, because they share it: `conditions` in by_condition names them all.
+    Otherwise k would grow with the number of arms and the test would see ever less.
     """
     groups = {name: _groups(frame, *who) for name, who in _WHO.items()}
     n_medians = sum(len(found) for found in groups.values() if not isinstance(found, str))
     return {name: _check(found, _WHO[name][2], n_medians) for name, found in groups.items()}
 
 
-def _groups(
-    frame: pd.DataFrame, model: str, roles: tuple[str, ...] | None, what: str, absent: str
-) -> list[tuple[str, pd.DataFrame]] | str:
+Groups = list[tuple[list[str], pd.DataFrame]]
+"""Conditions with the same readings, and these."""
+
+
+def _groups(frame: pd.DataFrame, model: str, roles: tuple[str, ...] | None, what: str, absent: str) -> Groups | str:
     """The readings of each condition at its last checkpoint, each canary once; or why there are none."""
     part = frame[frame["model"] == model]
     part = part if roles is None else part[part["role"].isin(roles)]
@@ -44,12 +48,15 @@ def _groups(
         return f"{what}: no rank with the cue hidden"
     last = part.groupby(["condition", "seed"])["step"].transform("max")
     by_name = part[part["step"] == last].groupby("condition", sort=False)
-    groups = [(str(condition), _once(group)) for condition, group in by_name]
-    groups = [(name, group) for name, group in groups if len(group) >= MIN_CANARIES]
-    return groups or f"{what}: fewer than {MIN_CANARIES} with a rank in every condition"
+    groups: dict[object, tuple[list[str], pd.DataFrame]] = {}
+    for name, group in ((str(condition), _once(group)) for condition, group in by_name):
+        if len(group) >= MIN_CANARIES:
+            same = name if model == "target" else _said(group)
+            groups.setdefault(same, ([], group))[0].append(name)
+    return list(groups.values()) or f"{what}: fewer than {MIN_CANARIES} with a rank in every condition"
 
 
-def _check(groups: list[tuple[str, pd.DataFrame]] | str, what: str, n_medians: int) -> dict[str, Any]:
+def _check(groups: Groups | str, what: str, n_medians: int) -> dict[str, Any]:
     empty: dict[str, Any] = {
         "ran": False, "reason": None, "word": None, "median": None, "low": None, "high": None, "level": None, "n": 0,
         "condition": None, "rule": None, "by_condition": [],
@@ -58,13 +65,19 @@ def _check(groups: list[tuple[str, pd.DataFrame]] | str, what: str, n_medians: i
         return empty | {"reason": groups}
     level = 1.0 - (1.0 - NULL_LEVEL) / n_medians
     rows: list[dict[str, Any]] = []
-    for name, group in groups:
+    for names, group in groups:
         chance = null_interval(len(group), int(group["n_candidates"].max()), level)
         median = float(group["exposure_bits"].median())
         inside = chance.low <= median <= chance.high
         rows.append(
-            {"condition": name, "median": median, "low": chance.low, "high": chance.high, "level": level}
-            | {"n": len(group), "inside": inside, "by_seed": _by_seed(name, group)}
+            {
+                "condition": ", ".join(names),
+                "conditions": names,
+                "median": median,
+                "low": chance.low,
+                "high": chance.high,
+            }
+            | {"level": level, "n": len(group), "inside": inside, "by_seed": _by_seed(", ".join(names), group)}
         )
     worst = max(rows, key=lambda row: max(row["low"] - row["median"], row["median"] - row["high"]))
     word = "at baseline" if all(row["inside"] for row in rows) else "off baseline"
@@ -89,7 +102,12 @@ def _by_seed(condition: str, group: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _once(group: pd.DataFrame) -> pd.DataFrame:
     """Every canary of every seed once; a single seed where all seeds give every canary the same ranks."""
-    group = group.drop_duplicates(["seed", "canary_id"])
-    if group["seed"].nunique() > 1 and (group.groupby("canary_id")["logprob"].nunique(dropna=False) == 1).all():
-        return group.drop_duplicates("canary_id")
+    group = group.drop_duplicates(list(CANARY))
+    if group["seed"].nunique() > 1 and (group.groupby("canary_key")["logprob"].nunique(dropna=False) == 1).all():
+        return group.drop_duplicates("canary_key")
     return group
+
+
+def _said(group: pd.DataFrame) -> tuple[tuple[str, float], ...]:
+    """Every canary with its log-probability: alike for models that are one."""
+    return tuple(sorted(zip(group["canary_key"].astype(str), group["logprob"].astype(float), strict=True)))

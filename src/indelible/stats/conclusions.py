@@ -17,6 +17,11 @@ from .utility_rows import utility_of
 
 Word = Literal["protocol-sensitive", "stable", "one protocol only", "not evaluable"]
 
+NO_CONTROL = (
+    "no control ran: no never-inserted canary, base model or clean model shows that codes nobody taught rank as chance "
+    "would have it, so exposures are taken on trust"
+)
+
 
 def verdict_rule(alpha: float) -> str:
     """The rule of the verdict in a few sentences."""
@@ -24,8 +29,8 @@ def verdict_rule(alpha: float) -> str:
         "A conclusion holds when every setting it was asked in gives the same answer, and a setting answers when every "
         f"training seed has the same sign and the test over all seeds is at or below {alpha:g} after Holm, or when the "
         "interval over all seeds lies within 1 bit of no difference. It flips when settings that differ on one axis "
-        "alone answer differently and the difference between them passes the same test, or when exposure finds what "
-        "exact recovery does not. Everything else, seeds of opposite sign included, is unclear. not evaluable: no "
+        "(cue, dose, placement, spacing, population, schedule) alone answer differently and the difference between "
+        "them passes the same test. Everything else, seeds of opposite sign included, is unclear. not evaluable: no "
         "group of 5 canaries could be ranked, a control is off baseline, or nothing could be decided. one protocol "
         "only: no two groups differ on one axis alone. protocol-sensitive: a conclusion flips. stable: none does, and "
         "one holds across protocols."
@@ -47,14 +52,16 @@ def verdict(
 
     Returns:
         {"overall": {word, rule, reasons}, "conclusions": [{id, axis, statement, word, by_seed: [{where, seed, value,
-        sign, p}], reasons}], "not_tested": [{axis, reason}], "controls": {never_inserted, base, clean}}. Only focal
-        canaries on target models are judged, at the last checkpoint unless a conclusion says otherwise. `value` is a
-        median or a typical difference in bits, or a share; `p` is that of the seed alone, uncorrected.
+        sign, p}], reasons, depends_on}], "not_tested": [{axis, reason}], "controls": {never_inserted, base, clean}}.
+        Only focal canaries on target models are judged, at the last checkpoint unless a conclusion says otherwise.
+        `value` is a median or a typical difference in bits, or a share; `p` is that of the seed alone, uncorrected.
+        depends_on: of a conclusion that flips, the axes of the protocol that change the answer; only these make a run
+        protocol-sensitive. Without any control the first reason says so.
 
     Nothing is concluded from a group with fewer than 5 canaries in a seed. With one seed, conclusions speak of that
-    training alone, and the reasons say so. Raises DataError for a missing column. Source: canary paper, sections
-    III-C and VI-D. Differs from the paper: it states its comparisons without tests; here a sign shared by all seeds is
-    not enough, because three seeds agree by chance one time in four.
+    training alone, and the reasons say so. Raises DataError for a missing column or a reading that is there twice.
+    Source: canary paper, sections III-C and VI-D. Differs from the paper: it states its comparisons without tests; here
+    a sign shared by all seeds is not enough, because three seeds agree by chance one time in four.
     """
     check_readings(frame)
     found, notes = cells(frame)
@@ -65,11 +72,12 @@ def verdict(
     conclusions += _controls(controls)
     reasons = [f"{one['id']}: {one['statement']}" for one in conclusions if one["word"] == "flips"]
     word, why = _overall(found, conclusions, controls)
+    uncontrolled = [] if any(check["ran"] for check in controls.values()) else [NO_CONTROL]
     return {
         "overall": {
             "word": word,
             "rule": verdict_rule(alpha),
-            "reasons": [*why, *reasons, *_remarks(frame, found, utility), *notes],
+            "reasons": [*uncontrolled, *why, *reasons, *_remarks(frame, found, utility), *notes],
         },
         "conclusions": conclusions,
         "not_tested": not_tested(frame, found, asked, notes, controls),
@@ -87,18 +95,15 @@ def conclude(question: Question, alpha: float) -> dict[str, Any] | None:
     turned = flips(decided, alpha=alpha, axes=question.flips_on)
     calls = {answer.call for answer in decided}
     reasons = [answer.why for answer in (*decided, *unclear)]
-    if question.id == "recovery-beside-exposure" and "opposite" in calls:
-        settings = "; ".join(answer.where for answer in decided if answer.call == "opposite")
-        word, statement = "flips", f"{question.opposite} ({settings})."
-    elif turned:
+    depends_on = list(dict.fromkeys(AXIS_WORDS[axis] for axis, _, _ in turned))
+    if turned:
         word = "flips"
-        axes = " and ".join(dict.fromkeys(AXIS_WORDS[axis] for axis, _, _ in turned))
         sides = {
             call: "; ".join(dict.fromkeys(a.where for _, *both in turned for a in both if a.call == call))
             for call in calls
         }
         parts = [f"{said[call]} ({where})" for call, where in sorted(sides.items(), key=_by_call) if where]
-        statement = f"{_capital(question.asks)} depends on the {axes}. " + ". ".join(parts) + "."
+        statement = f"{_capital(question.asks)} depends on the {' and '.join(depends_on)}. " + ". ".join(parts) + "."
     elif len(calls) == 1 and not unclear:
         word = "holds"
         where = decided[0].where if len(decided) == 1 else f"in each of {len(decided)} settings compared"
@@ -126,7 +131,7 @@ def conclude(question: Question, alpha: float) -> dict[str, Any] | None:
     ]
     return {
         "id": question.id, "axis": question.axis, "statement": statement, "word": word, "by_seed": by_seed,
-        "reasons": reasons,
+        "reasons": reasons, "depends_on": depends_on,
     }  # fmt: skip
 
 
@@ -162,7 +167,7 @@ def _controls(controls: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]
             {
                 "id": f"control-{name.replace('_', '-')}", "axis": "controls",
                 "statement": f"{what} {end}, with the cue hidden.", "word": "holds" if at_chance else "unclear",
-                "by_seed": [one for row in rows for one in row["by_seed"]], "reasons": reasons,
+                "by_seed": [one for row in rows for one in row["by_seed"]], "reasons": reasons, "depends_on": [],
             }
         )  # fmt: skip
     return made
@@ -180,7 +185,7 @@ def _overall(
     if off:
         return "not evaluable", [f"control off baseline: {', '.join(off)}; exposures cannot be relied on"]
     holding = [one["id"] for one in judged if one["word"] == "holds"]
-    turned = [one["id"] for one in judged if one["word"] == "flips"]
+    turned = [one["id"] for one in judged if one["depends_on"]]
     unclear = [one["id"] for one in judged if one["word"] == "unclear"]
     counts = [
         f"{word}: {', '.join(ids)}"

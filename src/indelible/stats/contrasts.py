@@ -56,7 +56,8 @@ def contrast(one: pd.Series[float], two: pd.Series[float], level: float) -> Cont
     """The typical difference of two columns of numbers, one a canary.
 
     The same canaries on both sides: Hodges-Lehmann and Wilcoxon's signed ranks. None in common (the groups of one run
-    without its rotations): the median of all differences between the sides, and Mann-Whitney; no interval.
+    without its rotations, or other codes under the same names): the median of all differences between the sides, and
+    Mann-Whitney; no interval.
     """
     shared = differences(one, two)
     if len(shared):
@@ -97,6 +98,8 @@ def recovery_contrast(one: pd.Series[float], two: pd.Series[float]) -> Contrast:
     stand beside it with theirs.
     """
     gaps = differences(one, two)
+    if not len(gaps) and len(one) and len(two):
+        return Contrast(0, matched=False, reason="different canaries on the two sides: no pairs")
     if len(gaps) < MIN_CANARIES:
         return Contrast(len(gaps), reason=_too_few(len(gaps), "canaries in both"))
     first, second = int((gaps > 0).sum()), int((gaps < 0).sum())

@@ -62,7 +62,8 @@ def contrast_rows(found: Sequence[Cell], level: float) -> list[dict[str, Any]]:
 def keys_of(cell: Cell, seed: int | None, step: int, probe: str) -> dict[str, Any]:
     """The fields that name a cell in metrics.json."""
     keys: dict[str, Any] = {"condition": cell.name, "seed": seed, "step": step, "model": "target", "role": "focal"}
-    return keys | vars(cell.setting) | {"probe": probe}
+    parts = list(cell.parts) if len(cell.parts) > 1 else None
+    return keys | vars(cell.setting) | {"probe": probe, "parts": parts}
 
 
 def against_of(axis: str, place: str, condition: str, step: int) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def questions(found: Sequence[Cell], numbers: Numbers, *, alpha: float) -> list[
 def _where(cell: Cell, found: Sequence[Cell], varying: Sequence[str]) -> str:
     """The places that vary, and the condition's name where another cell has the same."""
     label = in_words([cell.setting], varying) or "the one setting tried"
-    twins = sum(other.setting == cell.setting for other in found) > 1
+    twins = sum(not other.setting.differing(cell.setting) for other in found) > 1
     return f"{label} ({cell.name})" if twins else label
 
 
@@ -228,7 +228,8 @@ def _recovery(found: Sequence[Cell], numbers: Numbers, recall: Sequence[Answer])
     """Whether greedy decoding and exposure, both with the cue hidden, say the same.
 
     yes: above chance and at least half recovered in every seed, or at chance and none recovered. opposite: above chance
-    and fewer than half recovered in every seed.
+    and fewer than half recovered in every seed. Where every setting says the latter, that is a finding which holds; it
+    changes with the protocol only where settings differ in it.
     """
     answers = []
     for cell, beside in zip(found, recall, strict=True):
@@ -252,6 +253,7 @@ def _recovery(found: Sequence[Cell], numbers: Numbers, recall: Sequence[Answer])
         "recovery-beside-exposure", "probe",
         "whether exact recovery by greedy decoding says the same as exposure, both with the cue hidden",
         "Exposure and exact recovery agreed: where codes ranked above chance most came out word for word, else none",
-        "Trained codes ranked above chance, but fewer than half came out word for word under greedy decoding",
+        "Exposure finds what exact recovery does not: trained codes ranked above chance, and fewer than half came out "
+        "word for word under greedy decoding",
         "", tuple(answers),
     )  # fmt: skip

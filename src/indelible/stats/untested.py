@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from .cells import AXES, AXIS_WORDS, HIDDEN, Cell, pairs
+from .cells import AXES, AXIS_WORDS, HIDDEN, Cell, delay_open, pairs, unlike
 from .questions import Question
 
 _PROBES = {
@@ -31,8 +31,9 @@ def not_tested(
     notes: Sequence[str],
     controls: Mapping[str, Mapping[str, Any]],
 ) -> list[dict[str, str]]:
-    """Entries {axis, reason}: axes with one place or never varied alone, settings that could not be judged, probes not
-    asked, controls not run, seeds too few, and what no canary run shows.
+    """Entries {axis, reason}: axes with one place or never varied alone, conditions that differ in what is no axis,
+    placements without a matched delay, settings that could not be judged, probes not asked, controls not run, seeds too
+    few, and what no canary run shows.
     """
     made: list[tuple[str, str]] = []
     compared = {axis for axis, _, _ in pairs(found)}
@@ -40,10 +41,11 @@ def not_tested(
         places = list(dict.fromkeys(cell.setting.place(axis) for cell in found))
         word = AXIS_WORDS[axis]
         if len(places) > 1 and axis not in compared:
-            made.append((word, f"varied ({', '.join(places)}), but never without another axis: no fair comparison"))
+            made.append((word, f"varied ({', '.join(places)}), but never alone: no fair comparison"))
         elif len(places) == 1:
             only = "no spacing was prescribed" if places == ["none"] else f"one {word} only: {places[0]}"
             made.append((word, only))
+    made += [*_unlike(found), *_delays(found)]
     made += [
         (question.axis, f"{answer.why} ({question.id})")
         for question in asked
@@ -66,3 +68,24 @@ def not_tested(
     made += [("other", note) for note in notes]
     made.append(("records", _RECORDS))
     return [{"axis": axis, "reason": reason} for axis, reason in dict.fromkeys(made)]
+
+
+def _unlike(found: Sequence[Cell]) -> list[tuple[str, str]]:
+    """Conditions that would be compared if their other settings were alike."""
+    made = []
+    for axis, one, two in unlike(found):
+        word, also = ("other", "differ only") if axis is None else (AXIS_WORDS[axis], "also differ")
+        names = " and ".join(dict.fromkeys((one.name, two.name)))
+        made.append((word, f"conditions {names} {also} in settings that are not axes: not compared"))
+    return made
+
+
+def _delays(found: Sequence[Cell]) -> list[tuple[str, str]]:
+    """Comparisons that mix where canaries stood with how long ago that was."""
+    made = []
+    for axis, one, two in pairs(found):
+        if axis in ("placement", "spacing") and delay_open(one, two):
+            sides = f"{one.setting.place(axis)} against {two.setting.place(axis)}"
+            why = "no two checkpoints stand equally long after the last appearance"
+            made.append((axis, f"{sides}: compared at the end of training only, because {why}"))
+    return made

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .cells import PLACES
 from .metrics import json_number
 
 _NAMES = ("accuracy", "heldout_loss")
-_CONTROLS = ("base", "clean")
+_CONTROLS = {"base": "the base model was not asked", "clean": "no training without canaries"}
+"""The models that a target is set beside, and how it is said that there is none."""
 
 
 def utility_rows(utility: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -16,7 +18,8 @@ def utility_rows(utility: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     accuracy_minus_base, heldout_loss_minus_base and the same with clean; then all of them over the seeds.
 
     Over seeds: the mean, with the lowest and highest seed as `low` and `high` and no level. role is "all", the places
-    on the axes are None. A difference whose other side is not there is null with the reason.
+    on the axes are None. The other side of a difference is the base or clean model read for the same condition and
+    seed; where there is none, the difference is null with the reason.
     """
     rows = [row for entry in utility for row in _entry(entry, utility)]
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
@@ -34,16 +37,13 @@ def utility_rows(utility: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def utility_of(utility: Sequence[Mapping[str, Any]], model: str, condition: str, seed: int) -> Mapping[str, Any] | None:
-    """The last entry of a model for a condition and seed; of the seed alone where that is unambiguous."""
-    of_seed = [e for e in utility if e["model"] == model and int(e["seed"]) == seed]
-    own = [e for e in of_seed if e["condition"] == condition]
-    if not own and len({e["condition"] for e in of_seed}) == 1:
-        own = of_seed
+    """The last entry of a model for a condition and seed, or None: another condition may have trained otherwise."""
+    own = [e for e in utility if e["model"] == model and int(e["seed"]) == seed and e["condition"] == condition]
     return max(own, key=lambda e: int(e["step"]), default=None)
 
 
 def _entry(entry: Mapping[str, Any], utility: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    axes = ("arm", "dose", "placement", "spacing", "population", "schedule", "probe")
+    axes = (*PLACES, "probe")
     base: dict[str, Any] = {
         "condition": str(entry["condition"]),
         "seed": int(entry["seed"]),
@@ -61,10 +61,11 @@ def _entry(entry: Mapping[str, Any], utility: Sequence[Mapping[str, Any]]) -> li
         rows.append(row)
         if entry["model"] != "target":
             continue
-        for control in _CONTROLS:
+        for control, absent in _CONTROLS.items():
             other = utility_of(utility, control, base["condition"], base["seed"])
             theirs = None if other is None else json_number(other.get(name))
             gap = None if value is None or theirs is None else value - theirs
-            reason = why if value is None else None if gap is not None else f"the {control} model has no {name}"
+            none = f"{absent} for this condition" if other is None else f"the {control} model has no {name}"
+            reason = why if value is None else None if gap is not None else none
             rows.append(base | blank | {"metric": f"{name}_minus_{control}", "value": gap, "reason": reason})
     return rows

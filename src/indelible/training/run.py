@@ -36,7 +36,7 @@ def run_train(config: TrainConfig) -> Path:
     if source.kind == "adapter":
         raise ConfigError(f"{config.model} is an adapter: train from a full model")
     say(f"{len(table.records)} rows ({table.format}); {config.epochs} epochs; template {model.chat.name}")
-    steps = fine_tune(model, table.records, config, out)
+    steps = fine_tune(model, table.records, config, out, train_sha256=table.sha256)
     say(f"{len(steps)} steps, loss {steps[0].loss:.3f} -> {steps[-1].loss:.3f}; written to {out}")
     return out
 

@@ -151,12 +151,15 @@ def optimise(model: CausalModel, encoded: Sequence[Encoded], config: TrainConfig
     model.module.eval()
 
 
-def fine_tune(model: CausalModel, records: Sequence[Record], config: TrainConfig, out: Path) -> list[Step]:
+def fine_tune(
+    model: CausalModel, records: Sequence[Record], config: TrainConfig, out: Path, *, train_sha256: str | None = None
+) -> list[Step]:
     """Train, and write `out`: the model folder, `training_log.parquet`, `training.json`, and `checkpoint-STEP` folders.
 
     Args:
         model: loaded in float32; its module is trained in place (or an adapter put on it, for LoRA).
         records: training rows, in file order.
+        train_sha256: of the file they come from, for `training.json`.
 
     Raises:
         DataError: no row fits. ConfigError: a step to save at that does not come. UserError: the loss is not finite.
@@ -185,7 +188,8 @@ def fine_tune(model: CausalModel, records: Sequence[Record], config: TrainConfig
             if is_main() and step.step in config.save_at and step.step < len(plan):
                 save_checkpoint(model, out / f"checkpoint-{step.step}", config, steps)
     if is_main():
-        _write(model, records, config, out, steps, n_rows=len(encoded), seconds=time.monotonic() - started)
+        _write(model, records, config, out, steps, n_rows=len(encoded), seconds=time.monotonic() - started,
+               train_sha256=train_sha256)  # fmt: skip
     return steps
 
 
@@ -198,6 +202,7 @@ def _write(
     *,
     n_rows: int,
     seconds: float,
+    train_sha256: str | None,
 ) -> None:
     from indelible.training.ledger import save_checkpoint, write_log
 
@@ -206,6 +211,7 @@ def _write(
     facts = {
         "rows": n_rows,
         "rows_left_out": len(records) - n_rows,
+        "train_sha256": train_sha256,
         "steps": len(steps),
         "seconds": round(seconds, 1),
         "final_loss": steps[-1].loss,
