@@ -10,11 +10,11 @@ import itertools
 import math
 import random
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from indelible.canaries.balance import draw_balanced, too_few
 from indelible.errors import ConfigError, DataError, did_you_mean
 
 DIGITS = tuple("0123456789")
@@ -27,7 +27,6 @@ MIN_CODES = 100
 MAX_ENUMERATED = 100_000
 
 _PLACEHOLDERS = {"#": DIGITS, "@": LETTERS, "*": ALPHABET}
-_RESTARTS = 8
 
 
 @dataclass(frozen=True)
@@ -176,9 +175,10 @@ class CodeFormat:
                 f"code '{self.name}' has {self.size:,} codes; expected at most {MAX_ENUMERATED:,} to list them all: "
                 "use a bank of decoys."
             )
-        return list(self._all())
+        return list(self.all())
 
-    def _all(self) -> Iterator[str]:
+    def all(self) -> Iterator[str]:
+        """Every code, in order, one by one."""
         return map("".join, itertools.product(*self.parts))
 
     def draw(self, n: int, rng: random.Random, *, exclude: Collection[str] = (), balanced: bool = False) -> list[str]:
@@ -197,7 +197,7 @@ class CodeFormat:
             raise DataError(f"{n:,} codes of the format '{self.name}' asked for; expected 0 to {self.size:,}.")
         if not balanced:
             return list(itertools.islice(self._shuffled(n, rng, left_out), n))
-        return _draw_balanced(self, n, rng, {code for code in left_out if self.is_code(code)})
+        return draw_balanced(self, n, rng, {code for code in left_out if self.is_code(code)})
 
     def _shuffled(self, n: int, rng: random.Random, left_out: set[str]) -> Iterator[str]:
         # A Fisher-Yates shuffle of the whole space that only stores the places it has touched.
@@ -213,7 +213,7 @@ class CodeFormat:
                 yield code
             if n_given == n:
                 return
-        raise _too_few(self, n, n_given)
+        raise too_few(self, n, n_given)
 
     def _code_at(self, index: int) -> str:
         chosen = []
@@ -285,86 +285,3 @@ def one_of(texts: Sequence[str]) -> str:
     if max(map(len, texts)) == 1:
         return f"[{''.join(map(re.escape, texts))}]"
     return "|".join(map(re.escape, sorted(texts, key=len, reverse=True)))
-
-
-def _too_few(codes: CodeFormat, n: int, n_left: int) -> DataError:
-    return DataError(
-        f"{n:,} codes of the format '{codes.name}' asked for, but {n_left:,} are not yet in use; "
-        "expected at least as many: use a longer code or fewer canaries."
-    )
-
-
-def _draw_balanced(codes: CodeFormat, n: int, rng: random.Random, left_out: set[str]) -> list[str]:
-    n_rest = codes.size - n - len(left_out)
-    if n_rest < 0:
-        raise _too_few(codes, n, n + n_rest)
-    if n_rest >= n:
-        found = _search(codes.parts, n, (), left_out, rng)
-    else:
-        # The whole space is balanced, so what a balanced choice leaves is balanced: search for the smaller of the two.
-        rest = _search(codes.parts, n_rest, [codes.split(code) for code in sorted(left_out)], left_out, rng)
-        found = None if rest is None else [c for c in codes._all() if c not in left_out.union(rest)]
-        rng.shuffle(found or [])
-    if found is None:
-        raise DataError(
-            f"no {n:,} balanced codes of the format '{codes.name}' were found beside the {len(left_out):,} in use; "
-            "use a longer code, fewer canaries, or balance: false."
-        )
-    return found
-
-
-def _search(
-    parts: tuple[tuple[str, ...], ...], n: int, fixed: Sequence[Sequence[str]], forbidden: set[str], rng: random.Random
-) -> list[str] | None:
-    """n different codes outside `forbidden`, balanced together with the `fixed` ones; None if none were found."""
-    used = [Counter(row[place] for row in fixed) for place in range(len(parts))]
-    for _ in range(_RESTARTS):
-        columns = []
-        for part, count in zip(parts, used, strict=True):
-            low, n_more = divmod(n + len(fixed), len(part))
-            more = [symbol for symbol in part if count[symbol] > low]
-            if len(more) > n_more or any(count[symbol] > low + 1 for symbol in more):
-                return None  # the fixed ones alone are out of balance
-            more += rng.sample([symbol for symbol in part if count[symbol] <= low], n_more - len(more))
-            column = [symbol for symbol in part for _ in range(low + (symbol in more) - count[symbol])]
-            rng.shuffle(column)
-            columns.append(column)
-        rows = [list(row) for row in zip(*columns, strict=True)]
-        if _repaired(rows, forbidden, rng):
-            return ["".join(row) for row in rows]
-    return None
-
-
-def _repaired(rows: list[list[str]], forbidden: set[str], rng: random.Random) -> bool:
-    """Swap symbols within columns until no row is forbidden or there twice; whether that succeeded. Changes `rows`."""
-    times = Counter("".join(row) for row in rows)
-
-    def is_wrong(i: int) -> bool:
-        code = "".join(rows[i])
-        return code in forbidden or times[code] > 1
-
-    def count(i: int, step: int) -> int:
-        # Faults that come with row i (step 1) or go with it (step -1).
-        code = "".join(rows[i])
-        times[code] += step
-        return (code in forbidden) + (times[code] > (step > 0))
-
-    todo = [i for i in range(len(rows)) if is_wrong(i)]
-    for _ in range(20 * len(rows) + 5_000):
-        while todo and not is_wrong(todo[-1]):
-            todo.pop()
-        if not todo:
-            return True
-        i, j, place = todo[-1], rng.randrange(len(rows)), rng.randrange(len(rows[0]))
-        change = count(i, -1) + count(j, -1)
-        rows[i][place], rows[j][place] = rows[j][place], rows[i][place]
-        change -= count(i, 1) + count(j, 1)
-        if change < 0:  # more faults than before: swap back
-            for row in (i, j):
-                count(row, -1)
-            rows[i][place], rows[j][place] = rows[j][place], rows[i][place]
-            for row in (i, j):
-                count(row, 1)
-        elif is_wrong(j):
-            todo.append(j)
-    return False

@@ -215,6 +215,10 @@ def _probes(found: Sequence[Cell], numbers: Numbers, wheres: Sequence[str], alph
                 values = differences(cell.values("recovered", probe), cell.values("recovered", HIDDEN))
             else:
                 values = differences(cell.values("recovered", probe), cell.values("copied", "unseen"))
+            if kind != "supplied_minus_assigned" and not _anything_came_out(cell, probe, against):
+                why = f"{where}: no code came out in either probe, so there is nothing to compare"
+                answers.append(Answer(where, cell.setting, (), (), "untested", why))
+                continue
             answers.append(
                 compared(
                     numbers, kind, keys, cell.seeds, alpha=alpha, where=where, setting=cell.setting, free=(),
@@ -222,6 +226,12 @@ def _probes(found: Sequence[Cell], numbers: Numbers, wheres: Sequence[str], alph
                 )
             )  # fmt: skip
         yield Question(*PROBE_WORDS[kind], tuple(answers))
+
+
+def _anything_came_out(cell: Cell, probe: str, against: str) -> bool:
+    """Whether any code at all came out, in either of two probes."""
+    columns = ("recovered", probe), ("recovered" if against == HIDDEN else "copied", against)
+    return any(bool((cell.values(column, name) > 0).any()) for column, name in columns)
 
 
 def _recovery(found: Sequence[Cell], numbers: Numbers, recall: Sequence[Answer]) -> Question:
