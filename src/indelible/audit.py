@@ -99,6 +99,8 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
     interview = Interview(subjects.models, cache)
     answers = interview.ask(list(attacks.values()), records)
     frames = [score_frame(attacks, records, answers, "target")]
+    if interview.counts.cached:
+        say(f"{interview.counts.cached:,} of {interview.counts.unique:,} answers were at hand (--no-cache asks anew)")
     clock("target")
     if "base" not in subjects.models:
         not_run.append({"what": "base", "reason": "no base model given (--base), so no control on it"})
