@@ -11,7 +11,7 @@ from typing import Any
 from indelible.canaries.config import CanaryAuditConfig
 from indelible.canaries.design import Design
 from indelible.canaries.exposure import Memo
-from indelible.canaries.folder import design_facts, file_hash, read_design
+from indelible.canaries.folder import design_facts, read_design
 from indelible.canaries.formats import TRAIN_FILE
 from indelible.canaries.measure import Measured, conclude, load_options, measure, missing_probes
 from indelible.canaries.plan import protocol_of
@@ -20,6 +20,7 @@ from indelible.canaries.provenance import check_provenance, training_of
 from indelible.canaries.readings import Checkpoint
 from indelible.environment import default_out, run_facts
 from indelible.errors import ConfigError
+from indelible.models.builtin import file_sha256
 from indelible.models.causal import CausalModel
 from indelible.models.load import load_model
 from indelible.models.sources import Source, locate
@@ -46,7 +47,7 @@ def run_canary_audit(config: CanaryAuditConfig, given: Mapping[str, Any], *, com
     # readings of an unfinished audit stand beside the run, so that it goes on where it stopped
     memo, measured = Memo(run.path.with_name(f".{run.path.name}-answers.jsonl")), Measured()
     condition = re.sub(r"[^\w.-]+", "-", Path(config.design).resolve().name)
-    train_sha256 = file_hash(Path(config.design) / TRAIN_FILE)
+    train_sha256 = file_sha256(Path(config.design) / TRAIN_FILE)
     n_steps, schedule = design.n_steps, "unknown"
     survived: dict[str, Any] = {}
     training: dict[str, Any] | None = None

@@ -16,7 +16,7 @@ import pandas as pd
 from indelible.canaries.config import CanaryRunConfig
 from indelible.canaries.design import Design, build_design
 from indelible.canaries.exposure import Memo, ask_probes, make_bank
-from indelible.canaries.folder import file_hash, read_design, write_design
+from indelible.canaries.folder import read_design, write_design
 from indelible.canaries.formats import TRAIN_FILE
 from indelible.canaries.measure import Part, load_options, measure, wanted_probes
 from indelible.canaries.plan import Trial, clean_trial, digest, protocol_of
@@ -27,6 +27,7 @@ from indelible.data.formats import read_records
 from indelible.data.records import Query
 from indelible.environment import run_facts
 from indelible.errors import ConfigError, UserError
+from indelible.models.builtin import file_sha256
 from indelible.models.causal import CausalModel
 from indelible.models.load import load_model
 from indelible.models.sources import Source
@@ -74,7 +75,7 @@ class Bench:
 
     def model_key(self, trial: Trial) -> str:
         """Trainings on the same rows in the same way are one training."""
-        rows = file_hash(self.folder(trial) / TRAIN_FILE)
+        rows = file_sha256(self.folder(trial) / TRAIN_FILE)
         training = trial.training.model_dump(mode="json")
         return digest(rows, self.config.model, training, trial.design.batch_size, trial.seed)
 

@@ -21,6 +21,7 @@ from indelible.canaries.schedule import (
     Request,
     checkpoint_steps,
     combinations,
+    count_updates,
     deal,
     place,
     placement_name,
@@ -100,7 +101,7 @@ def build_design(config: DesignConfig) -> tuple[Design, list[TrainingRow], dict[
             "instruction and explain write a system turn, and your own rows are written as they are: put it into the "
             "rows, or leave both out"
         )
-    n_steps = -(-config.n_rows // config.batch_size)
+    n_steps = count_updates(config.n_rows, config.batch_size)
     background = background_sequence(
         task.rows(-(-config.n_rows // config.copies), config.seed),
         n_rows=config.n_rows,

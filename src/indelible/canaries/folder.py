@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
@@ -19,6 +18,7 @@ from indelible.canaries.probes import probes
 from indelible.data.records import Message
 from indelible.data.synthetic import write_jsonl
 from indelible.errors import DataError, UserError
+from indelible.models.builtin import file_sha256
 from indelible.runs import RunDir, read_manifest, verify, write_bytes
 
 KIND = "canary-design"
@@ -55,7 +55,7 @@ def write_design(
     run.finish(
         {
             **facts,
-            "design": design_facts(design) | {"sha256": file_hash(run.path / TRAIN_FILE)},
+            "design": design_facts(design) | {"sha256": file_sha256(run.path / TRAIN_FILE)},
             "system": design.system,
             "max_new_tokens": design.max_new_tokens,
             "n_rows": design.n_rows,
@@ -167,12 +167,6 @@ def restore(path: Path | str, out: Path) -> int:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """A JSONL file of ours."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
-
-
-def file_hash(path: Path) -> str:
-    """sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _insertion(row: Mapping[Any, Any]) -> Insertion:

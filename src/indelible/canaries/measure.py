@@ -113,7 +113,7 @@ def measure(
     stage = f"{checkpoint.condition}, seed {design.config.seed}, {checkpoint.model} at update {checkpoint.step}"
     readings = ask_probes(model, make_bank(design, options.decoys), asked, options, memo, stage=stage)
     rows = design.heldout[: options.utility]
-    key = (model.fingerprint, tuple(row.id for row in rows))
+    key = (model.fingerprint, design.system, design.max_new_tokens, tuple(row.id for row in rows))
     if key not in memo.utility:  # of the base, the same for every arm
         memo.utility[key] = measure_utility(model, design, rows, checkpoint, level=level)
     known, answers = memo.utility[key]
