@@ -6,10 +6,9 @@ run; each loads the models and asks them its share.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,16 @@ from indelible.data.records import Record
 from indelible.data.splits import REASONS, Cohort, build_cohort, split_frame
 from indelible.drift import measure_drift
 from indelible.environment import default_out, run_facts, training_facts
+from indelible.forecast import forecast
 from indelible.interview import Interview, prepare, score_frame, unscorable
 from indelible.models.sources import locate
+from indelible.parts import control_part, records_frame, set_aside
 from indelible.progress import say
 from indelible.report import render
 from indelible.runs import RunDir
 from indelible.scoring.cache import AnswerCache
 from indelible.scoring.engine import ENGINE_VERSION, Counts
-from indelible.selection import attack_facts, choose_attacks, without_pool
+from indelible.selection import attack_facts, choose_attacks, expand, without_access, without_pool
 from indelible.stats.blind import BLIND_ATTACK
 from indelible.stats.evaluate import Evaluation, evaluate
 from indelible.stats.gate import Gate, check_gates, parse_gate
@@ -66,15 +67,17 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
     distributed.first_on_each_machine(lambda: _find_models(config))
     gates = [parse_gate(text) for text in config.fail_if]
     attacks, not_run = choose_attacks(config, given)
-    fitted = [BLIND_ATTACK] if BLIND_ATTACK in config.attacks else []
+    fitted = [BLIND_ATTACK] if BLIND_ATTACK in expand(config.attacks) else []
     check_gates(gates, [*attacks, *fitted], FPRS)
     clock = _Clock()
-    tables, cohort = distributed.from_main(lambda: _read(config))
+    n_known = max((attack.n_known for attack in attacks.values()), default=0)
+    tables, cohort, known = distributed.from_main(lambda: _read(config, n_known))
     clock("data")
     subjects = load_subjects(config, chat_data=any(t.kind == "chat" for t in tables.values()))
     target = subjects.models["target"]
     cohort, n_tokens = drop_too_long(cohort, target)
     attacks = without_pool(attacks, len(cohort.pool), given, not_run)
+    attacks = without_access(attacks, subjects.models, given, not_run)
     run = distributed.from_main(
         lambda: RunDir.open(Path(config.out or default_out("audit", config.model)), force=bool(given.get("force")))
     )
@@ -91,12 +94,28 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
         f"{len(attacks)} attacks; {target.device} {str(target.dtype).removeprefix('torch.')}; "
         f"template {target.chat.name}"
     )
-    resources = Resources(cohort.pool, config.seed, lambda q: target.chat.encode(q).spans, config.embedder)
+    resources = Resources(
+        pool=cohort.pool,
+        known=known,
+        seed=config.seed,
+        spans=lambda q: target.encode(q).spans,
+        tokens=lambda q: target.encode(q).target_ids.tolist(),
+        embedder=config.embedder,
+        base=subjects.models.get("base"),
+    )
     audited = sorted([*cohort.members, *cohort.nonmembers], key=lambda r: r.id)  # membership shows in no order
-    records = distributed.from_main(lambda: prepare(list(attacks.values()), audited, resources))
-    clock("probes")
     cache = AnswerCache(engine_version=ENGINE_VERSION) if config.cache and distributed.is_main() else None
     interview = Interview(subjects.models, cache)
+    expected = None
+    if distributed.n_processes() == 1:  # of several, each would have to time its own share
+        has_control = config.base_control and "base" in subjects.models
+        n_control = min(2 * (config.control_records or len(audited)), len(audited)) if has_control else 0
+        expected = forecast(interview, list(attacks.values()), audited, resources, n_control=n_control)
+    if expected is not None:
+        say(str(expected))
+    clock("forecast")
+    records = distributed.from_main(lambda: prepare(list(attacks.values()), audited, resources))
+    clock("probes")
     answers = interview.ask(list(attacks.values()), records)
     frames = [score_frame(attacks, records, answers, "target")]
     if interview.counts.cached:
@@ -127,7 +146,7 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
     clock("drift")
     said = _Said(
         tables, cohort, subjects, attacks, records, n_tokens, pd.concat(frames, ignore_index=True), interview.counts,
-        drift, not_run,
+        drift, not_run, asdict(expected) if expected is not None else None,
     )  # fmt: skip
     return distributed.from_main(lambda: _conclude(run, said, gates, config, given, command, kind, clock))
 
@@ -146,21 +165,22 @@ class _Said:
     counts: Counts
     drift: Mapping[str, Any]
     not_run: Sequence[Mapping[str, str]]
+    forecast: Mapping[str, Any] | None
 
 
 def _find_models(config: AuditConfig) -> None:
     """Download and convert what has to be, into the caches of this machine."""
-    for name in (config.model, config.base, config.reference):
+    for name in (config.model, config.base, config.reference, config.generator):
         if name is not None:
             locate(name)
 
 
-def _read(config: AuditConfig) -> tuple[dict[str, Table], Cohort]:
+def _read(config: AuditConfig, n_known: int) -> tuple[dict[str, Table], Cohort, tuple[Record, ...]]:
     tables = read_tables(config)
     cohort = build_cohort(
         tables["members"], tables["nonmembers"], tables.get("pool"), max_records=config.max_records, seed=config.seed
     )
-    return tables, cohort
+    return tables, *set_aside(cohort, n_known, config.seed)
 
 
 def _conclude(
@@ -180,7 +200,7 @@ def _conclude(
     evaluation = evaluate(
         frame,
         scores,
-        texts={r.id: r.text for r in records} if BLIND_ATTACK in config.attacks else None,
+        texts={r.id: r.text for r in records} if BLIND_ATTACK in expand(config.attacks) else None,
         seed=config.seed,
         level=config.level,
         fprs=FPRS,
@@ -235,6 +255,7 @@ def _conclude(
             "release": config.release or "not stated: who will be able to query the model, and how",
         },
         "not_run": not_run,
+        "forecast": said.forecast,
         "timings": clock.timings,
     }
     render(run.path, manifest)
@@ -256,25 +277,3 @@ class _Clock:
         now = time.monotonic()
         self.timings[stage] = round(now - self._last, 2)
         self._last = now
-
-
-def control_part(records: Sequence[Record], cohort: Cohort, n_most: int | None, seed: int) -> list[Record]:
-    """At most `n_most` records a side, seeded, for the control on the base model; groups may be cut."""
-    if n_most is None:
-        return list(records)
-    chosen: set[str] = set()
-    for side in (cohort.members, cohort.nonmembers):
-        ids = sorted(r.id for r in side)
-        chosen |= set(random.Random(f"{seed}:control").sample(ids, min(n_most, len(ids))))
-    return [r for r in records if r.id in chosen]
-
-
-def records_frame(cohort: Cohort, n_tokens: Mapping[str, int]) -> pd.DataFrame:
-    """`records.parquet`."""
-    rows = [
-        (r.id, member, r.group or r.id, n_tokens[r.id])
-        for member, side in ((True, cohort.members), (False, cohort.nonmembers))
-        for r in side
-    ]
-    frame = pd.DataFrame(rows, columns=["record_id", "member", "group", "n_target_tokens"])
-    return frame.sort_values("record_id", ignore_index=True)

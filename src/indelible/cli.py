@@ -60,12 +60,17 @@ def audit(
         str | None, Opt("--base", help="The model before fine-tuning: control, and `reference-base`.")
     ] = None,
     reference: Annotated[str | None, Opt("--reference", help="Another model, for the attack `reference`.")] = None,
+    generator: Annotated[
+        str | None, Opt("--generator", help="The model that writes probes for `icp-sp-gen`; else the base.")
+    ] = None,
     pool: Annotated[
         str | None, Opt("--pool", help="Reference records; else a tenth of the non-members is set aside.")
     ] = None,
     out: Annotated[str | None, _OUT] = None,
     config: Annotated[str | None, _CONFIG] = None,
-    attacks: Annotated[str | None, Opt("--attacks", help="Comma-separated; see `indelible list attacks`.")] = None,
+    attacks: Annotated[
+        str | None, Opt("--attacks", help="Comma-separated, or all; see `indelible list attacks`.")
+    ] = None,
     set_: Annotated[list[str] | None, _SET] = None,
     compat: Annotated[str | None, Opt("--compat", help="icp-mia: make the released ICP-MIA code's choices.")] = None,
     max_records: Annotated[
@@ -116,7 +121,8 @@ def audit(
     from indelible.config import AuditConfig, resolve
 
     flags = _given(
-        model=model, members=members, nonmembers=nonmembers, base=base, reference=reference, pool=pool, out=out,
+        model=model, members=members, nonmembers=nonmembers, base=base, reference=reference,
+        generator=generator, pool=pool, out=out,
         compat=compat, max_records=max_records, seed=seed, base_control=base_control,
         control_records=control_records, drift_records=drift_records, cache=cache,
         auditor=auditor,

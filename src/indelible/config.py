@@ -70,6 +70,7 @@ class AuditConfig(Settings):
     nonmembers: str
     base: str | None = None
     reference: str | None = None
+    generator: str | None = None
     pool: str | None = None
     out: str | None = None
     attacks: tuple[str, ...] = DEFAULT_ATTACKS

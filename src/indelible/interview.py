@@ -14,6 +14,7 @@ from indelible.errors import ConfigError
 from indelible.models.base import LanguageModel, TokenLogprobs
 from indelible.scoring.cache import AnswerCache
 from indelible.scoring.engine import Answers, Counts, answer
+from indelible.scoring.replies import reply
 
 
 @dataclass
@@ -28,6 +29,7 @@ class Interview:
     cache: AnswerCache | None = None
     counts: Counts = field(default_factory=Counts)
     _found: dict[tuple[str, Query], TokenLogprobs] = field(default_factory=dict)
+    _texts: dict[tuple[str, Query], str] = field(default_factory=dict)
     _failed: dict[tuple[str, Query], str] = field(default_factory=dict)
 
     def ask(
@@ -60,38 +62,54 @@ class Interview:
         return {query: reply for (key, query), reply in self._found.items() if key == model.fingerprint}
 
     def _answer(self, wanted: Iterable[Query], so_far: Answers, subject: str, stage: str) -> Answers:
-        found, failed = dict(so_far.found), dict(so_far.failed)
+        found, failed, texts = dict(so_far.found), dict(so_far.failed), dict(so_far.texts)
         by_model: dict[str, tuple[str, list[Query]]] = {}
         for query in wanted:
             role = subject if query.model == "target" else query.model
             by_model.setdefault(self.models[role].fingerprint, (role, []))[1].append(query)
         for key, (role, queries) in by_model.items():
-            model = self.models[role]
             bare = [replace(q, model="target") for q in queries]
-            new = [q for q in bare if (key, q) not in self._found and (key, q) not in self._failed]
-            said, counts = answer(model, new, cache=self.cache, stage=stage.format(model=role))
-            counts.asked = len(queries)
-            self.counts.add(counts)
-            self._found.update({(key, q): a for q, a in said.found.items()})
-            self._failed.update({(key, q): why for q, why in said.failed.items()})
+            self._ask(self.models[role], bare, stage.format(model=role))
             for query, question in zip(queries, bare, strict=True):
                 if (key, question) in self._found:
                     found[query] = self._found[key, question]
+                elif (key, question) in self._texts:
+                    texts[query] = self._texts[key, question]
                 else:
                     failed[query] = self._failed[key, question]
-        return Answers(found, failed, so_far.spans)
+        return Answers(found, failed, so_far.spans, texts)
+
+    def _ask(self, model: LanguageModel, queries: Sequence[Query], stage: str) -> None:
+        """Have the model answer what it has not answered yet: log-probabilities first, then texts."""
+        key = model.fingerprint
+        known = {q for q in queries if any((key, q) in told for told in (self._found, self._texts, self._failed))}
+        for ask, is_text in ((answer, False), (reply, True)):
+            part = [q for q in queries if (q.reply is not None) == is_text]
+            new = [q for q in part if q not in known]
+            if not part:
+                continue
+            said, counts = ask(model, new, cache=self.cache, stage=f"{stage}, replies" if is_text else stage)
+            counts.asked = len(part)
+            self.counts.add(counts)
+            self._found.update({(key, q): a for q, a in said.found.items()})
+            self._texts.update({(key, q): text for q, text in said.texts.items()})
+            self._failed.update({(key, q): why for q, why in said.failed.items()})
 
 
 def prepare(attacks: Sequence[Attack], records: Sequence[Record], resources: Resources) -> list[Record]:
     """Records with the variants of all attacks.
 
     Raises:
-        ConfigError: the pool is too small for an attack.
+        ConfigError: the pool is too small for an attack, or too few members are known.
     """
     prepared = list(records)
     for attack in attacks:
         if len(resources.pool) < attack.n_pool:
             raise ConfigError(too_small_pool(attack, len(resources.pool)))
+        if len(resources.known) < attack.n_known:
+            raise ConfigError(
+                f"{attack.name} needs {attack.n_known} known members set aside, there are {len(resources.known)}"
+            )
         prepared = attack.prepare(prepared, resources)
     return prepared
 

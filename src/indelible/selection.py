@@ -10,8 +10,27 @@ from indelible.attacks import ATTACKS, COMPAT, FITTED, Attack, make_attack
 from indelible.config import AuditConfig
 from indelible.errors import ConfigError, did_you_mean
 from indelible.interview import too_small_pool
+from indelible.models.base import LanguageModel
 from indelible.models.sources import locate
 from indelible.stats.blind import BLIND_ATTACK
+
+NEEDS: dict[str, str] = {
+    "weights": "whole next-token distributions",
+    "logprobs": "log-probabilities of given text",
+    "top-k": "the most probable next tokens",
+    "text": "replies",
+}
+"""What the `access` of an attack asks of a model."""
+
+
+def expand(names: Sequence[str]) -> tuple[str, ...]:
+    """`all` stands for everything there is."""
+    return (*ATTACKS, *FITTED) if "all" in names else tuple(names)
+
+
+def asked_by_name(given: Mapping[str, Any]) -> bool:
+    """Whether attacks were named one by one: then one that cannot run is an error, else it is left out and said why."""
+    return "attacks" in given and "all" not in given["attacks"]
 
 
 def choose_attacks(config: AuditConfig, given: Mapping[str, Any]) -> tuple[dict[str, Attack], list[dict[str, str]]]:
@@ -20,7 +39,8 @@ def choose_attacks(config: AuditConfig, given: Mapping[str, Any]) -> tuple[dict[
     Raises:
         ConfigError: an unknown attack or setting; an attack asked for by name that lacks its model; nothing left.
     """
-    names = [n for n in config.attacks if n not in FITTED]
+    names = [n for n in expand(config.attacks) if n not in FITTED]
+    explicit = asked_by_name(given)
     if config.reference is not None and "reference" not in names and "attacks" not in given:
         names.append("reference")
     defaults = COMPAT[config.compat] if config.compat else {}
@@ -28,15 +48,21 @@ def choose_attacks(config: AuditConfig, given: Mapping[str, Any]) -> tuple[dict[
         if name not in names:
             raise ConfigError(f"settings for '{name}', which is not among the attacks of this run ({', '.join(names)})")
     not_run: list[dict[str, str]] = []
-    if BLIND_ATTACK not in config.attacks:
+    if BLIND_ATTACK not in expand(config.attacks):
         not_run.append({"what": BLIND_ATTACK, "reason": "not among the attacks asked for"})
     attacks: dict[str, Attack] = {}
     has_base = config.base is not None or locate(config.model).kind == "adapter"
-    available = {"target": True, "base": has_base, "reference": config.reference is not None}
+    available = {
+        "target": True,
+        "base": has_base,
+        "reference": config.reference is not None,
+        "generator": has_base or config.generator is not None,  # the base writes where nothing else is named
+    }
     for name in names:
         attack = make_attack(name, {**defaults.get(name, {}), **config.settings.get(name, {})})
-        missing = [role for role in attack.roles if not available[role]]
-        if missing and "attacks" in given:
+        needed = (*attack.roles, "base") if attack.needs_base else attack.roles
+        missing = [role for role in needed if not available[role]]
+        if missing and explicit:
             raise ConfigError(f"attack '{name}' needs a {missing[0]} model: give --{missing[0]}")
         if missing:
             not_run.append({"what": name, "reason": f"no {missing[0]} model given (--{missing[0]})"})
@@ -62,10 +88,37 @@ def without_pool(
             if n_pool < attack.n_pool_wanted:
                 why = f"in full: the pool holds {n_pool} records of the {attack.n_pool_wanted} that it would use"
                 not_run.append({"what": name, "reason": why})
-        elif "attacks" in given:
+        elif asked_by_name(given):
             raise ConfigError(too_small_pool(attack, n_pool))
         else:
             not_run.append({"what": name, "reason": too_small_pool(attack, n_pool)})
+    return kept
+
+
+def without_access(
+    attacks: Mapping[str, Attack],
+    models: Mapping[str, LanguageModel],
+    given: Mapping[str, Any],
+    not_run: list[dict[str, str]],
+) -> dict[str, Attack]:
+    """The attacks whose models give what they need. The rest is noted in `not_run`.
+
+    Raises:
+        ConfigError: an attack asked for by name needs more than a model gives.
+    """
+    kept: dict[str, Attack] = {}
+    for name, attack in attacks.items():
+        closed = [role for role in attack.roles if attack.access not in {*models[role].access, "none"}]
+        if not closed:
+            kept[name] = attack
+            continue
+        needed = f"{name} needs {NEEDS[attack.access]} of the {closed[0]} model"
+        why = f"{needed}, which {models[closed[0]].name} does not give"
+        if asked_by_name(given):
+            raise ConfigError(f"{why}: leave it out, or give a model on this machine")
+        not_run.append({"what": name, "reason": why})
+    if not kept:
+        raise ConfigError("no attack left to run: the model gives too little for any of them")
     return kept
 
 
@@ -83,7 +136,7 @@ def attack_facts(attacks: Mapping[str, Attack], config: AuditConfig) -> list[dic
         }
         for name, attack in attacks.items()
     ]
-    if BLIND_ATTACK in config.attacks:
+    if BLIND_ATTACK in expand(config.attacks):
         facts.append(
             {
                 "name": BLIND_ATTACK,
@@ -101,5 +154,5 @@ def attack_facts(attacks: Mapping[str, Attack], config: AuditConfig) -> list[dic
 def check_names(names: Sequence[str]) -> None:
     """Raise a ConfigError for an unknown attack name before anything is read."""
     for name in names:
-        if name not in ATTACKS and name not in FITTED:
+        if name != "all" and name not in ATTACKS and name not in FITTED:
             raise ConfigError(did_you_mean(name, [*ATTACKS, *FITTED], "attack"))

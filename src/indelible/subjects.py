@@ -20,7 +20,7 @@ from indelible.progress import say
 
 @dataclass(frozen=True)
 class Subjects:
-    """The models of an audit with where they came from; roles `target`, `base`, `reference`."""
+    """The models of an audit with where they came from; roles `target`, `base`, `reference`, `generator`."""
 
     models: Mapping[str, CausalModel]
     sources: Mapping[str, Source]
@@ -29,7 +29,7 @@ class Subjects:
         """The manifest's `models`."""
         return {
             role: describe(self.models[role], self.sources[role]) if role in self.models else None
-            for role in ("target", "base", "reference")
+            for role in ("target", "base", "reference", "generator")
         }
 
 
@@ -82,6 +82,10 @@ def load_subjects(config: AuditConfig, *, chat_data: bool) -> Subjects:
         if other.chat.name != "tokenizer":
             other = replace(other, chat=replace(target.chat, tokenizer=other.chat.tokenizer))
         models["reference"] = other
+    if config.generator is not None:
+        models["generator"], sources["generator"] = load_model(config.generator, replace(options, chat_data=False))
+    elif "base" in models:
+        models["generator"], sources["generator"] = models["base"], sources["base"]
     for role in ("base", "reference"):
         if role in models and models[role].fingerprint == target.fingerprint:
             named = config.base if role == "base" else config.reference

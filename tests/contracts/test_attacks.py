@@ -24,7 +24,14 @@ from indelible.models.base import TokenLogprobs
 from indelible.models.load import LoadOptions, load_model
 from indelible.scoring.engine import Answers
 
-SMALL = {"recall": {"shots": 2}, "icp-ref": {"k": 3}, "icp-sp": {"k": 3}}  # the toy's context is short
+SMALL = {
+    "recall": {"shots": 2},
+    "con-recall": {"shots": 2},
+    "icp-ref": {"k": 3},
+    "icp-sp": {"k": 3},
+    "icp-ref-cal": {"k": 3},
+    "icp-sp-cal": {"k": 3},
+}  # the toy's context is short
 N_SEVERAL = 12
 every_attack = pytest.mark.parametrize("name", list(ATTACKS))
 
@@ -74,7 +81,13 @@ def asked(toy, tuned_toy, lora_toy, rows) -> Asked:
     records = [*rows.members[:N_SEVERAL], *rows.nonmembers[:N_SEVERAL], talk, text]
     attacks = {name: make_attack(name, SMALL.get(name)) for name in ATTACKS}
     interview = Interview(models)
-    resources = Resources(pool=rows.pool, spans=lambda q: models["target"].encode(q).spans)
+    resources = Resources(
+        pool=rows.pool,
+        known=rows.members[N_SEVERAL : N_SEVERAL + 4],
+        spans=lambda q: models["target"].encode(q).spans,
+        tokens=lambda q: models["target"].encode(q).target_ids.tolist(),
+        base=toy,
+    )
     records = prepare(list(attacks.values()), records, resources)
     answers = interview.ask(list(attacks.values()), records)
     members = frozenset(r.id for r in rows.members)
@@ -111,20 +124,26 @@ def lowest(values: np.ndarray) -> float:
     return float(np.mean(ordered[: max(1, math.floor(0.2 * len(ordered)))]))
 
 
-def icp(a: Asked, record: Record, contexts: list[tuple[Message, ...]], over: Callable[..., float] = min) -> float:
-    return over([ll(a, record) - ll(a, record, c) for c in contexts])
+def icp(
+    a: Asked,
+    record: Record,
+    contexts: list[tuple[Message, ...]],
+    over: Callable[..., float] = min,
+    role: str = "target",
+) -> float:
+    return over([ll(a, record, role=role) - ll(a, record, c, role) for c in contexts])
 
 
-def icp_ref(a: Asked, record: Record) -> float:
+def icp_ref(a: Asked, record: Record, role: str = "target") -> float:
     def key(r: Record) -> np.ndarray:
         return hashed("\n".join(m.content for m in r.messages) if r.messages else r.target).astype(float)
 
     near = sorted(a.resources.pool, key=lambda p: -float(key(p) @ key(record)))[:3]
     n_tokens = len(raw(a, record).logprobs)  # the target's tokens are the same whatever the context: sum = n * mean
-    return n_tokens * icp(a, record, [turned(p, answers_of(p)) for p in near])
+    return n_tokens * icp(a, record, [turned(p, answers_of(p)) for p in near], role=role)
 
 
-def icp_sp(a: Asked, record: Record) -> float:
+def icp_sp(a: Asked, record: Record, role: str = "target") -> float:
     (contexts,) = [v for k, v in record.variants.items() if k.startswith("masks")]
     shown = list(contexts)
     assert len(shown) == 3
@@ -133,7 +152,33 @@ def icp_sp(a: Asked, record: Record) -> float:
         for text, given in zip(answers_of(record), masked, strict=True):
             assert given.count("[MASK]") == len(text.split()) // 2
         assert turned(record, [m.rstrip("\n") for m in masked]) == context
-    return icp(a, record, shown, over=statistics.fmean)
+    return icp(a, record, shown, over=statistics.fmean, role=role)
+
+
+def con_recall(a: Asked, record: Record) -> float:
+    (prefixes,) = [v for k, v in record.variants.items() if k.startswith("contrast")]
+    for prefix, source in zip(prefixes, (a.resources.pool, a.resources.known), strict=True):
+        answers = [m.content for m in prefix if m.role == "assistant"]
+        assert len(answers) == 2
+        assert set(answers) <= {r.target for r in source}
+    without, within = (ll(a, record, prefix) for prefix in prefixes)
+    return (without - 0.5 * within) / ll(a, record)
+
+
+def dc_pdd(a: Asked, record: Record) -> float:
+    def ids(r: Record) -> list[int]:
+        encoded = a.interview.models["target"].encode(Query(r.messages, r.target))
+        return [int(i) for i, is_target in zip(encoded.input_ids, encoded.is_target, strict=True) if is_target]
+
+    corpus = [token for r in a.resources.pool for token in ids(r)]
+    kinds = len(set(corpus)) + 1  # and one for all that do not occur
+    parts, seen = [], []
+    for token, logp in zip(ids(record), raw(a, record).logprobs.tolist(), strict=True):
+        if token not in seen:
+            frequency = (corpus.count(token) + 1) / (len(corpus) + kinds)
+            parts.append(min(0.01, math.exp(logp) * -math.log(frequency)))
+        seen.append(token)
+    return sum(parts) / len(parts)
 
 
 def icp_masked(a: Asked, record: Record, sign: int) -> float:
@@ -165,6 +210,10 @@ FORMULAS: dict[str, Callable[[Asked, Record], float]] = {
     "min-k": lambda a, r: lowest(raw(a, r).logprobs),
     "min-k++": lambda a, r: lowest(z_scores(raw(a, r))),
     "recall": lambda a, r: ll(a, r, next(v for k, v in r.variants.items() if k.startswith("prefix"))[0]) / ll(a, r),
+    "con-recall": con_recall,
+    "dc-pdd": dc_pdd,
+    "icp-sp-cal": lambda a, r: icp_sp(a, r) - icp_sp(a, r, "base"),
+    "icp-ref-cal": lambda a, r: icp_ref(a, r) - icp_ref(a, r, "base"),
     "reference-base": lambda a, r: ll(a, r) - ll(a, r, role="base"),
     "reference": lambda a, r: ll(a, r) - ll(a, r, role="reference"),
     "icp-ref": icp_ref,
@@ -191,7 +240,7 @@ def test_an_attack_is_a_frozen_dataclass_that_says_what_it_is(name: str) -> None
     assert cls.paper.strip()
     assert (cls.__doc__ or "").strip()
     assert cls.access in get_args(Access)
-    assert set(cls.roles) <= {"target", "base", "reference"}
+    assert set(cls.roles) <= {"target", "base", "reference", "generator"}
 
 
 @every_attack
@@ -286,7 +335,11 @@ def test_a_record_the_model_knows_better_scores_higher(asked: Asked, name: str) 
         found[Query(record.messages, record.target)] = replace(a, logprobs=a.logprobs * 2)
     better, _ = score_all(attack, known, asked.answers)
     worse, _ = score_all(attack, known, Answers(found, {}, asked.answers.spans))
-    assert all(worse[i] < better[i] for i in better)
+    if name == "dc-pdd":  # a token's part has a limit, which answers of likely tokens reach either way
+        assert all(worse[i] <= better[i] for i in better)
+        assert any(worse[i] < better[i] for i in better)
+    else:
+        assert all(worse[i] < better[i] for i in better)
 
 
 @pytest.mark.parametrize("name", [n for n in ATTACKS if not n.startswith("icp")])  # the toy does not learn in context

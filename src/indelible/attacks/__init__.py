@@ -9,8 +9,10 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from indelible.attacks.base import Attack
-from indelible.attacks.context import IcpReference, IcpSelfPerturbation, IcpSpHighest, IcpSpLowest, Recall
+from indelible.attacks.calibrated import DcPdd, IcpRefCalibrated, IcpSpCalibrated
+from indelible.attacks.context import IcpReference, IcpSelfPerturbation, IcpSpHighest, IcpSpLowest
 from indelible.attacks.likelihood import Loss, MinK, MinKPlusPlus, Reference, ReferenceBase, Zlib
+from indelible.attacks.prefix import ConRecall, Recall
 from indelible.errors import ConfigError, did_you_mean
 
 ATTACKS: dict[str, type[Attack]] = {
@@ -20,13 +22,17 @@ ATTACKS: dict[str, type[Attack]] = {
         Zlib,
         MinK,
         MinKPlusPlus,
+        DcPdd,
         Recall,
+        ConRecall,
         ReferenceBase,
         Reference,
         IcpReference,
         IcpSelfPerturbation,
         IcpSpLowest,
         IcpSpHighest,
+        IcpSpCalibrated,
+        IcpRefCalibrated,
     )
 }
 

@@ -14,27 +14,31 @@ from indelible.data.chat import TokenSpan
 from indelible.data.pools import DEFAULT_EMBEDDER
 from indelible.data.records import Context, Query, Record, with_context
 from indelible.errors import Unscorable
-from indelible.models.base import TokenLogprobs
+from indelible.models.base import Access, LanguageModel, TokenLogprobs
 from indelible.scoring.engine import Answers
-
-Access = Literal["logprobs", "top-k", "text", "weights", "none"]
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What attacks may use to prepare a run, beside the records: never membership.
+    """What attacks may use to prepare a run, beside the records: never the membership of a scored one.
 
     Attributes:
         pool: reference records, disjoint from the audited ones.
         seed: of the run.
+        known: members set aside that the attacker knows for certain; never scored.
         spans: where the target tokens of a query stand in its answers, by the audited model's tokenizer.
+        tokens: the ids of the target tokens of a query, by the same.
         embedder: the sentence embedder for retrieval.
+        base: the model before fine-tuning, where one is given: some attacks let it write.
     """
 
     pool: Sequence[Record] = ()
+    known: Sequence[Record] = ()
     seed: int = 0
     spans: Callable[[Query], Sequence[TokenSpan | None]] | None = None
+    tokens: Callable[[Query], Sequence[int]] | None = None
     embedder: str = DEFAULT_EMBEDDER
+    base: LanguageModel | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,16 @@ class Attack(ABC):
     def n_pool_wanted(self) -> int:
         """The most pool records it uses for one record."""
         return self.n_pool
+
+    @property
+    def needs_base(self) -> bool:
+        """Whether `prepare` lets the base model write."""
+        return False
+
+    @property
+    def n_known(self) -> int:
+        """Known members it needs; they are set aside and not scored."""
+        return 0
 
     def prepare(self, records: Sequence[Record], resources: Resources) -> list[Record]:
         """Records with the variants this attack will ask about, seeded per record."""

@@ -1,4 +1,4 @@
-"""Attacks that put a context before the record and look at how its likelihood moves: ICP-MIA and ReCaLL."""
+"""In-context probing (ICP-MIA): a probe stands before the record, and its likelihood moves, or does not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from indelible.data.perturb import (
     tokens_by_turn,
     word_spans,
 )
-from indelible.data.pools import constant_prefix, demonstration, embed, nearest
+from indelible.data.pools import demonstration, embed, nearest
 from indelible.data.records import Context, Query, Record
 from indelible.errors import ConfigError, Unscorable
 from indelible.scoring.engine import Answers
@@ -30,7 +30,14 @@ from indelible.scoring.engine import Answers
 Probes = Literal["best", "mean"]
 
 
-def icp_score(record: Record, contexts: Sequence[Context], answers: Answers, reduce: Reduce, probes: Probes) -> float:
+def icp_score(
+    record: Record,
+    contexts: Sequence[Context],
+    answers: Answers,
+    reduce: Reduce,
+    probes: Probes,
+    model: str = "target",
+) -> float:
     """In-context probing score (ICP-MIA, Eq. 7 and 8).
 
     ICP(C) = LL(y|x) - LL(y|C,x); the score is the minimum over the probes (`best`: the probe that helps most), or their
@@ -41,9 +48,9 @@ def icp_score(record: Record, contexts: Sequence[Context], answers: Answers, red
     """
     if not contexts:
         raise Unscorable("no probe")
-    alone = answers[plain(record)]
-    base, n = log_likelihood(alone, reduce), len(alone.logprobs)
-    drops = [base - log_likelihood(answers[probed(record, c)], reduce, n_last=n) for c in contexts]
+    alone = answers[plain(record, model)]
+    without, n = log_likelihood(alone, reduce), len(alone.logprobs)
+    drops = [without - log_likelihood(answers[probed(record, c, model)], reduce, n_last=n) for c in contexts]
     return float(min(drops) if probes == "best" else np.mean(drops))
 
 
@@ -150,12 +157,16 @@ class IcpSelfPerturbation(Attack):
         return [first, *(probed(record, c) for c in self._contexts(record, answers))]
 
     def score(self, record: Record, answers: Answers) -> float:
+        return self.score_of(record, answers, "target")
+
+    def score_of(self, record: Record, answers: Answers, model: str) -> float:
+        """The score by the answers of the model of this role."""
         contexts = self._contexts(record, answers)
         if not contexts:
             raise Unscorable(
                 "no probe in the file" if self.probe_file else "floor(rate x length) is 0: nothing to mask"
             )
-        return icp_score(record, contexts, answers, self.reduce, self.probes)
+        return icp_score(record, contexts, answers, self.reduce, self.probes, model)
 
 
 @dataclass(frozen=True)
@@ -242,45 +253,8 @@ class IcpReference(Attack):
         return [plain(record), *(probed(record, c) for c in record.variants[self._variant])]
 
     def score(self, record: Record, answers: Answers) -> float:
-        return icp_score(record, record.variants[self._variant], answers, self.reduce, self.probes)
+        return self.score_of(record, answers, "target")
 
-
-@dataclass(frozen=True)
-class Recall(Attack):
-    """Ratio of the log-likelihood after a fixed prefix of non-members to the one without it."""
-
-    shots: int = 7
-
-    name: ClassVar[str] = "recall"
-    formula: ClassVar[str] = "LL(y|P,x) / LL(y|x), P seven demonstrations from the pool, the same for all records"
-    paper: ClassVar[str] = "Xie et al. 2024 (ReCaLL); ICP-MIA App. A"
-    deviation: ClassVar[str] = (
-        "the prefix is drawn from a pool that is never scored, in the chat format; the authors use scored non-members"
-    )
-
-    def __post_init__(self) -> None:
-        if self.shots < 1:
-            raise ConfigError(f"recall: shots={self.shots}: expected at least 1")
-
-    @property
-    def n_pool(self) -> int:
-        return self.shots
-
-    @property
-    def _variant(self) -> str:
-        return f"prefix:{self.shots}"
-
-    def prepare(self, records: Sequence[Record], resources: Resources) -> list[Record]:
-        prefix = constant_prefix(resources.pool, self.shots, resources.seed)
-        return [r.with_variant(self._variant, [prefix]) for r in records]
-
-    def queries(self, record: Record, answers: Answers) -> Sequence[Query]:
-        return [plain(record), probed(record, record.variants[self._variant][0])]
-
-    def score(self, record: Record, answers: Answers) -> float:
-        first = answers[plain(record)]
-        alone = log_likelihood(first)
-        prefixed = answers[probed(record, record.variants[self._variant][0])]
-        if alone == 0.0:
-            raise Unscorable("log-likelihood without prefix is 0: the ratio does not exist")
-        return log_likelihood(prefixed, n_last=len(first.logprobs)) / alone
+    def score_of(self, record: Record, answers: Answers, model: str) -> float:
+        """The score by the answers of the model of this role."""
+        return icp_score(record, record.variants[self._variant], answers, self.reduce, self.probes, model)

@@ -12,6 +12,7 @@ import numpy as np
 from indelible.attacks.base import Attack, Reduce, log_likelihood, plain
 from indelible.data.records import Query, Record
 from indelible.errors import ConfigError, Unscorable
+from indelible.models.base import Access
 from indelible.scoring.engine import Answers
 
 
@@ -104,6 +105,7 @@ class MinKPlusPlus(Attack):
         "where sigma_t underflows z_t is 0, its limit for a distribution closing on one token; the released ICP-MIA "
         "baseline uses unweighted moments, another statistic"
     )
+    access: ClassVar[Access] = "weights"
 
     def __post_init__(self) -> None:
         _check_fraction(self.fraction)

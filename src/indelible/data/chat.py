@@ -63,6 +63,11 @@ class Encoded:
         """Positions of the target tokens, ascending; token at position t is predicted from position t - 1."""
         return np.flatnonzero(self.is_target)
 
+    @property
+    def target_ids(self) -> NDArray[np.int64]:
+        """Ids of the target tokens, in order."""
+        return self.input_ids[self.is_target]
+
 
 @dataclass(frozen=True)
 class ChatFormat:

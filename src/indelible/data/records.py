@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from typing import Literal
 
 Role = Literal["system", "user", "assistant", "text"]
@@ -40,6 +40,7 @@ class Record:
         images: reserved for vision-language records.
         variants: named contexts (masked copies, retrieved demonstrations, a constant prefix), made once and
             seeded by record id, so that randomness is data.
+        numbers: named numbers made once beside the variants, such as how frequent its tokens are elsewhere.
         group: records of one group (several answers to one question) stay on one side and are resampled together.
     """
 
@@ -49,10 +50,15 @@ class Record:
     images: tuple[str, ...] = ()
     variants: Mapping[str, tuple[Context, ...]] = field(default_factory=dict, compare=False)
     group: str = ""
+    numbers: Mapping[str, tuple[float, ...]] = field(default_factory=dict, compare=False)
 
     def with_variant(self, name: str, contexts: Iterable[Context]) -> Record:
         """A copy that also holds `contexts` under `name`."""
         return replace(self, variants={**self.variants, name: tuple(contexts)})
+
+    def with_numbers(self, name: str, numbers: Iterable[float]) -> Record:
+        """A copy that also holds `numbers` under `name`."""
+        return replace(self, numbers={**self.numbers, name: tuple(numbers)})
 
     @property
     def prompt(self) -> str:
@@ -71,24 +77,60 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """One question to a model: the log-probability of `target` after `messages`. Equal queries are asked once.
+class Reply:
+    """How a question that asks for text is replied to.
 
-    `model` is a role, not a model: `target`, `base` or `reference`; the audit says which model plays it.
+    Attributes:
+        max_new_tokens: the longest reply.
+        temperature: 0 takes the most probable token; above, tokens are drawn from p^(1/temperature).
+        seed: of the draw; several replies to one question differ in it. Nothing else decides what is drawn.
+        begun: how the reply begins: given, and not part of what comes back.
+    """
+
+    max_new_tokens: int
+    temperature: float = 0.0
+    seed: int = 0
+    begun: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One question to a model: the log-probability of `target` after `messages`, or with `reply`, a text after them.
+    Equal queries are asked once.
+
+    `model` is a role, not a model: `target`, `base`, `reference` or `generator`; the audit says which model plays it.
     """
 
     messages: tuple[Message, ...]
     target: str
     images: tuple[str, ...] = ()
     model: str = "target"
+    reply: Reply | None = None
 
     def digest(self) -> bytes:
         """SHA-256 over everything but the role: the same question to the same model has the same digest."""
         turns = [[m.role, m.content, m.scored] for m in self.messages]
-        return hashlib.sha256(json.dumps([turns, self.target, list(self.images)]).encode()).digest()
+        parts: list[object] = [turns, self.target, list(self.images)]
+        if self.reply is not None:
+            parts.append(astuple(self.reply))
+        return hashlib.sha256(json.dumps(parts).encode()).digest()
 
 
 def with_context(messages: tuple[Message, ...], context: Context) -> tuple[Message, ...]:
     """Put `context` before `messages`, behind a leading system turn if there is one."""
     n_system = 1 if messages and messages[0].role == "system" else 0
     return (*messages[:n_system], *context, *messages[n_system:])
+
+
+def with_responses(record: Record, texts: Sequence[str]) -> Record:
+    """The record with other answers: one text a scored turn, in order, the target's last; the prompt stays.
+
+    Raises:
+        ValueError: not as many texts as the record has answers.
+    """
+    *earlier, target = texts
+    left = iter(earlier)
+    if len(texts) != len(record.responses):
+        raise ValueError(f"{len(texts)} texts for {len(record.responses)} answers")
+    turns = tuple(replace(m, content=next(left)) if m.scored else m for m in record.messages)
+    return replace(record, messages=turns, target=target)

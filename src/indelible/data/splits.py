@@ -97,15 +97,15 @@ def build_cohort(
 
     audited = clean["nonmember"]
     if pool is not None:
-        reserve = _part(clean["pool"], max_pool, seed, "pool")
+        reserve = draw_part(clean["pool"], max_pool, seed, "pool")
         dropped["not_sampled"]["pool"] = len(clean["pool"]) - len(reserve)
     else:
         n_pool = max(1, round(pool_fraction * len(audited))) if pool_fraction and len(audited) > 1 else 0
-        part = _part(audited, n_pool if max_pool is None else min(n_pool, max_pool), seed, "pool") if n_pool else []
+        part = draw_part(audited, n_pool if max_pool is None else min(n_pool, max_pool), seed, "pool") if n_pool else []
         # Where no group fits, a part of one was taken: the whole of it leaves the audited side.
         groups = {_group_key(r) for r in part}
         whole_groups = [r for r in audited if _group_key(r) in groups]
-        reserve = _part(whole_groups, max_pool, seed, "pool")
+        reserve = draw_part(whole_groups, max_pool, seed, "pool")
         dropped["not_sampled"]["nonmember"] += len(whole_groups) - len(reserve)
         audited = [r for r in audited if _group_key(r) not in groups]
         if not audited:
@@ -117,7 +117,7 @@ def build_cohort(
     sides: dict[Side, list[Record]] = {"pool": reserve}
     whole: dict[Side, list[Record]] = {"member": clean["member"], "nonmember": audited}
     for side, records in whole.items():
-        sides[side] = _part(records, max_records, seed, "sample")
+        sides[side] = draw_part(records, max_records, seed, "sample")
         n_out = len(records) - len(sides[side])
         dropped["not_sampled"][side] += n_out
         if n_out:
@@ -263,7 +263,7 @@ def _nothing_left(side: Side, tables: Mapping[Side, Table], dropped: Mapping[str
     )
 
 
-def _part(records: Sequence[Record], n_most: int | None, seed: int, purpose: str) -> list[Record]:
+def draw_part(records: Sequence[Record], n_most: int | None, seed: int, purpose: str) -> list[Record]:
     """At most `n_most` records: whole groups that still fit, in a seeded order; part of a group only if none fits."""
     if n_most is None or len(records) <= n_most:
         return list(records)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,17 @@ if TYPE_CHECKING:
     from indelible.scoring.candidates import Ranking
 
 
+Access = Literal["weights", "logprobs", "top-k", "text"]
+"""What a model gives: everything about its next-token distributions, as its weights do; the log-probability of a given
+text; the most probable next tokens with theirs; text alone."""
+
+EVERYTHING: frozenset[Access] = frozenset({"weights", "logprobs", "top-k", "text"})
+
+
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """The answer to a query: one entry a target token, natural logarithms, float32.
+    """The answer to a query: one entry a target token, natural logarithms, float32. Where a model tells less than its
+    weights would, what it does not tell is NaN, and an unknown `argmax` -1.
 
     Attributes:
         logprobs: (n,) log p(y_t | everything before).
@@ -44,6 +52,11 @@ class LanguageModel(Protocol):
     def fingerprint(self) -> str: ...
 
     @property
+    def access(self) -> frozenset[Access]:
+        """What it gives."""
+        ...
+
+    @property
     def context_length(self) -> int:
         """The most tokens a query may have."""
         ...
@@ -58,6 +71,14 @@ class LanguageModel(Protocol):
 
     def costs(self, encoded: Sequence[Encoded]) -> Sequence[int]:
         """How many tokens `stream` will compute for each of these; a shared beginning counts once."""
+        ...
+
+    def replies(self, queries: Sequence[Query]) -> Iterator[tuple[int, str]]:
+        """Texts for queries with a `reply`, in the order in which they get ready, with the index of each."""
+        ...
+
+    def prompt_length(self, query: Query) -> int:
+        """How many tokens stand before the reply to a query."""
         ...
 
     def generate(

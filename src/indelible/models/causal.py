@@ -8,22 +8,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from indelible import distributed
 from indelible.data.answers import encode_answers
 from indelible.data.chat import ChatFormat, Encoded
-from indelible.data.records import Query
+from indelible.data.records import Query, Reply
 from indelible.errors import DataError, ModelError
-from indelible.models.base import TokenLogprobs
+from indelible.models.base import EVERYTHING, Access, TokenLogprobs
+from indelible.models.generation import prompt_ids, replies
 from indelible.models.sources import Source
 from indelible.scoring.candidates import Ranking, rank_candidates
 from indelible.scoring.network import Network, Work, lay_out_work, run
 
 DEFAULT_BATCH_TOKENS = {"cpu": 1024, "cuda": 4096, "mps": 4096}
-GENERATE_TOGETHER = 16
 KV_MEMORY = 1 << 30
 """Bytes of keys and values of shared beginnings kept between passes."""
 
@@ -52,20 +50,25 @@ class CausalModel:
     packs: bool = False  # proved by `runs_packs`
 
     @property
+    def access(self) -> frozenset[Access]:
+        """All of it."""
+        return EVERYTHING
+
+    @property
     def fingerprint(self) -> str:
         """Changes with the weights, the adapter, the rendering and the dtype."""
         parts = (self.weights_fingerprint, self.adapter is not False, self.chat.fingerprint, str(self.dtype))
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
     @property
-    def _causal(self) -> Any:
+    def causal(self) -> Any:
         """The transformers module; an adapter's layers are within it."""
         return self.module.get_base_model() if self.adapter is not None else self.module
 
     @property
     def network(self) -> Network:
         """What the engine needs of the module."""
-        causal = self._causal
+        causal = self.causal
         head = _head(causal)
         context = self.module.disable_adapter if self.adapter is False else contextlib.nullcontext
         return Network(_backbone(causal), head, self.device, self.dtype, causal.config, self.packs, context)
@@ -143,56 +146,24 @@ class CausalModel:
             everything=everything,
         )
 
-    @torch.inference_mode()
+    def replies(self, queries: Sequence[Query]) -> Iterator[tuple[int, str]]:
+        """Texts as they get ready: see `generation.replies`."""
+        return replies(self, queries)
+
+    def prompt_length(self, query: Query) -> int:
+        """Tokens before a reply."""
+        return len(prompt_ids(self, query))
+
     def generate(
         self, queries: Sequence[Query], max_new_tokens: int, *, begun: Sequence[str] | None = None
     ) -> list[str]:
-        """Greedy replies, a few at a time, padded on the left. What a model's own generation settings add to the most
-        probable token (penalties on repetition, forbidden tokens) is left out: it would work against copying.
-
-        Args:
-            queries: what is replied to; their targets are ignored.
-            begun: how each reply begins. It is given, and what follows is returned. Where its last token would run on
-                into the reply, that token is left to the model.
-
-        Returns:
-            the replies' text up to the end marker or `max_new_tokens`.
-        """
-        prompts = [
-            self._prompt(query, start) for query, start in zip(queries, begun or [""] * len(queries), strict=True)
+        """Greedy replies in order; `begun` says how each begins, and is not repeated."""
+        asked = [
+            replace(q, reply=Reply(max_new_tokens, begun=start))
+            for q, start in zip(queries, begun or [""] * len(queries), strict=True)
         ]
-        out = [""] * len(queries)
-        tokenizer = self.chat.tokenizer
-        order = sorted(range(len(queries)), key=lambda i: len(prompts[i]))
-        n_together = GENERATE_TOGETHER if self.packs else 1  # padding is nothing to attention alone
-        for start in range(0, len(order), n_together):
-            members = order[start : start + n_together]
-            longest = len(prompts[members[-1]])
-            ids = np.full((len(members), longest), tokenizer.eos_token_id or 0, dtype=np.int64)  # (B, T)
-            mask = np.zeros_like(ids)
-            for row, i in enumerate(members):
-                ids[row, longest - len(prompts[i]) :] = prompts[i]
-                mask[row, longest - len(prompts[i]) :] = 1
-            with self.network.context(), plainly_greedy(self._causal):
-                replies = self._causal.generate(
-                    input_ids=torch.from_numpy(ids).to(self.device),
-                    attention_mask=torch.from_numpy(mask).to(self.device),
-                    max_new_tokens=max_new_tokens,
-                    do_sample=False,
-                    pad_token_id=tokenizer.eos_token_id,
-                )
-            for i, reply in zip(members, replies, strict=True):
-                out[i] = str(tokenizer.decode(reply[longest:], skip_special_tokens=True))
-        return out
-
-    def _prompt(self, query: Query, begun: str) -> NDArray[np.int64]:
-        """Token ids up to where a reply goes on."""
-        if not self.chat.joint:
-            return encode_answers(self.chat, query.messages, [begun + query.target], len(begun))[0]
-        if begun:
-            raise ModelError("compat icp-mia has no boundary between prompt and answer: a reply cannot be begun")
-        encoded = self.encode(query)
-        return encoded.input_ids[: encoded.target_positions[0]]
+        found = dict(replies(self, asked))
+        return [found[i] for i in range(len(asked))]
 
     def as_base(self) -> CausalModel:
         """This adapted model with its adapter switched off.
@@ -203,20 +174,6 @@ class CausalModel:
         if self.adapter is None:
             raise ModelError(f"{self.name} has no adapter to switch off: give its base model with --base")
         return replace(self, name=f"base of {self.name}", adapter=False)
-
-
-@contextlib.contextmanager
-def plainly_greedy(causal: Any) -> Iterator[None]:
-    """Within it, a module's own generation settings are the plain ones, but for its special tokens."""
-    from transformers import GenerationConfig
-
-    own = causal.generation_config
-    tokens = {name: getattr(own, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    causal.generation_config = GenerationConfig(**tokens)
-    try:
-        yield
-    finally:
-        causal.generation_config = own
 
 
 def _backbone(causal: Any) -> Any:

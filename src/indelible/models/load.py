@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +23,9 @@ from indelible.models.checks import check_adapter, check_network, prepack_checke
 from indelible.models.prepack import can_prepack
 from indelible.models.sources import Source, locate, trained_system
 from indelible.progress import say
+
+N_KERNELS = 128
+"""Compiled kernels that oneDNN keeps."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -58,6 +62,7 @@ def load_model(given: str, options: LoadOptions, *, base: str | None = None) -> 
         ModelError, ConfigError, MissingExtra: one line each.
     """
     quiet()
+    bound_kernels()
     source = locate(given, quantise=options.quantise)
     device = default_device() if options.device == "auto" else _device(options.device)
     dtype = default_dtype(device) if options.dtype == "auto" else _dtype(options.dtype)
@@ -101,6 +106,13 @@ def load_model(given: str, options: LoadOptions, *, base: str | None = None) -> 
     if source.kind == "adapter":
         check_adapter(model)
     return model, source
+
+
+def bound_kernels() -> None:
+    """Let oneDNN keep few compiled kernels. It keeps one for every shape of every product, a quarter of a MiB each, up
+    to 1,024; passes over packs hardly ever have the same number of tokens twice, so that most are never used again.
+    Read by oneDNN at its first product: later it has no effect."""
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(N_KERNELS))
 
 
 def quiet() -> None:

@@ -81,6 +81,29 @@ class AnswerCache:
         with self._db:
             self._db.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows)
 
+    def read_texts(self, fingerprint: str, queries: Sequence[Query]) -> dict[Query, str]:
+        """The replies that are there."""
+        found: dict[Query, str] = {}
+        for query in queries:
+            key = self._key(fingerprint, query)
+            row = self._db.execute("SELECT value FROM answers WHERE key = ?", (key,)).fetchone()
+            if row is not None:
+                found[query] = self._hide(key, row[0]).decode()
+        return found
+
+    def write_texts(self, fingerprint: str, replies: Iterable[tuple[Query, str]]) -> None:
+        """Store replies in one transaction, masked as token ids are."""
+        keyed = [(self._key(fingerprint, query), text.encode()) for query, text in replies]
+        with self._db:
+            self._db.executemany(
+                "INSERT OR REPLACE INTO answers VALUES (?, ?)", [(key, self._hide(key, raw)) for key, raw in keyed]
+            )
+
+    def _hide(self, key: bytes, raw: bytes) -> bytes:
+        """Mask bytes with the key's own stream; the same again brings them back."""
+        stream = hashlib.shake_256(self._secret + key).digest(len(raw))
+        return bytes(a ^ b for a, b in zip(raw, stream, strict=True))
+
     def close(self) -> None:
         """Close the file."""
         self._db.close()

@@ -34,12 +34,14 @@ for the slowest batch."""
 class Answers:
     """What the models said, by query. A query that could not be asked has a reason instead.
 
-    `spans` tells where the tokens of an answer stand in the record's text.
+    `spans` tells where the tokens of an answer stand in the record's text; `texts` holds the replies to questions that
+    asked for text.
     """
 
     found: Mapping[Query, TokenLogprobs]
     failed: Mapping[Query, str] = field(default_factory=dict)
     spans: Callable[[Query], Sequence[TokenSpan | None]] | None = None
+    texts: Mapping[Query, str] = field(default_factory=dict)
 
     def __getitem__(self, query: Query) -> TokenLogprobs:
         """The answer.
@@ -51,8 +53,18 @@ class Answers:
             raise Unscorable(self.failed[query])
         return self.found[query]
 
+    def text(self, query: Query) -> str:
+        """The reply to a question that asked for text.
+
+        Raises:
+            Unscorable: there is none; the message is the reason.
+        """
+        if query in self.failed:
+            raise Unscorable(self.failed[query])
+        return self.texts[query]
+
     def __contains__(self, query: object) -> bool:
-        return query in self.found or query in self.failed
+        return query in self.found or query in self.failed or query in self.texts
 
 
 @dataclass(slots=True)

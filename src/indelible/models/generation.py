@@ -1,0 +1,121 @@
+"""Text from a causal model on this machine: the most probable one, or draws that each have their own seed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from indelible.data.answers import encode_answers
+from indelible.data.records import Query, Reply
+from indelible.errors import ModelError
+
+if TYPE_CHECKING:
+    from indelible.models.causal import CausalModel
+
+TOGETHER = 16
+"""Replies made in one batch."""
+
+
+def prompt_ids(model: CausalModel, query: Query) -> NDArray[np.int64]:
+    """Token ids up to where a reply goes on. Where the last token of `begun` would run on into the query's target,
+    that token is left to the model.
+
+    Raises:
+        ModelError: a beginning is given in a format that has no boundary between prompt and answer.
+    """
+    begun = query.reply.begun if query.reply is not None else ""
+    if not model.chat.joint:
+        return encode_answers(model.chat, query.messages, [begun + query.target], len(begun))[0]
+    if begun:
+        raise ModelError("compat icp-mia has no boundary between prompt and answer: a reply cannot be begun")
+    encoded = model.encode(query)
+    return encoded.input_ids[: encoded.target_positions[0]]
+
+
+@torch.inference_mode()
+def replies(model: CausalModel, queries: Sequence[Query]) -> Iterator[tuple[int, str]]:
+    """Replies as they get ready, with the index of each: text up to the end marker or `max_new_tokens`.
+
+    A few are made at a time, padded on the left. What a model's own generation settings add to the most probable token
+    (penalties on repetition, forbidden tokens) is left out: it would work against copying.
+
+    Args:
+        queries: each with its `reply`; targets say only where the beginning of a reply ends.
+    """
+    prompts = [prompt_ids(model, query) for query in queries]
+    asked = [query.reply or Reply(1) for query in queries]
+    order = sorted(range(len(queries)), key=lambda i: (asked[i].max_new_tokens, asked[i].temperature, len(prompts[i])))
+    n_together = TOGETHER if model.packs else 1  # padding is nothing to attention alone
+    for members in _alike(order, asked, n_together):
+        longest = max(len(prompts[i]) for i in members)
+        fill = model.chat.tokenizer.eos_token_id or 0
+        ids = np.full((len(members), longest), fill, dtype=np.int64)  # (B, T)
+        mask = np.zeros_like(ids)
+        for row, i in enumerate(members):
+            ids[row, longest - len(prompts[i]) :] = prompts[i]
+            mask[row, longest - len(prompts[i]) :] = 1
+        temperature = asked[members[0]].temperature
+        drawn = [Draw([queries[i] for i in members], temperature)] if temperature > 0 else []
+        with model.network.context(), plainly_greedy(model.causal):
+            made = model.causal.generate(
+                input_ids=torch.from_numpy(ids).to(model.device),
+                attention_mask=torch.from_numpy(mask).to(model.device),
+                max_new_tokens=asked[members[0]].max_new_tokens,
+                do_sample=False,
+                logits_processor=drawn,
+                pad_token_id=model.chat.tokenizer.eos_token_id,
+            )
+        for i, ids_ in zip(members, made, strict=True):
+            yield i, str(model.chat.tokenizer.decode(ids_[longest:], skip_special_tokens=True))
+
+
+def _alike(order: Sequence[int], asked: Sequence[Reply], n_together: int) -> Iterator[list[int]]:
+    batch: list[int] = []
+    for i in order:
+        kind = (asked[i].max_new_tokens, asked[i].temperature)
+        other = batch and kind != (asked[batch[0]].max_new_tokens, asked[batch[0]].temperature)
+        if other or len(batch) == n_together:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+class Draw:
+    """Turns the most probable token into a draw from p^(1/temperature): Gumbel noise on the logits (Gumbel-max).
+
+    Each row has its own stream, seeded by its question, so that a reply depends on no other of its batch.
+    """
+
+    def __init__(self, queries: Sequence[Query], temperature: float) -> None:
+        self.temperature = temperature
+        self.streams = []
+        for query in queries:
+            seed = int.from_bytes(query.digest()[:8], "big") >> 1
+            self.streams.append(torch.Generator().manual_seed(seed))
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """(B, T) ids so far and (B, V) logits -> (B, V)."""
+        noise = torch.stack([torch.empty(scores.shape[1]).exponential_(generator=g) for g in self.streams])
+        return scores.float() / self.temperature - noise.log().to(scores.device)
+
+
+@contextlib.contextmanager
+def plainly_greedy(causal: Any) -> Iterator[None]:
+    """Within it, a module's own generation settings are the plain ones, but for its special tokens."""
+    from transformers import GenerationConfig
+
+    own = causal.generation_config
+    tokens = {name: getattr(own, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    causal.generation_config = GenerationConfig(**tokens)
+    try:
+        yield
+    finally:
+        causal.generation_config = own

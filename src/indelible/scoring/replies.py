@@ -1,0 +1,64 @@
+"""Questions that ask for text: each distinct one once, cached, shared among processes like the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from indelible import distributed
+from indelible.data.records import Query
+from indelible.models.base import LanguageModel
+from indelible.progress import Progress
+from indelible.scoring.cache import AnswerCache
+from indelible.scoring.engine import Answers, Counts
+
+AT_ONCE = 64
+"""Replies between two writes to the cache: an interruption loses no more."""
+
+
+def reply(
+    model: LanguageModel, queries: Iterable[Query], *, cache: AnswerCache | None = None, stage: str = "replies"
+) -> tuple[Answers, Counts]:
+    """Ask a model for texts.
+
+    Args:
+        queries: each with a `reply`; in any order, with repetitions.
+        cache: as in `engine.answer`.
+
+    Returns:
+        the answers' `texts`, and what they cost, in all processes the same. A question whose prompt and longest reply
+        do not fit the context, or with nothing before the reply, is failed with that reason.
+    """
+    asked = list(queries)
+    unique = list(dict.fromkeys(asked))
+    cache = cache if distributed.is_main() else None
+    texts: dict[Query, str] = distributed.from_main(
+        lambda: cache.read_texts(model.fingerprint, unique) if cache is not None else {}
+    )
+    counts = Counts(len(asked), len(unique), len(texts))
+    failed: dict[Query, str] = {}
+    todo: list[Query] = []
+    for query in unique:
+        if query in texts:
+            continue
+        n_prompt, n_new = model.prompt_length(query), query.reply.max_new_tokens if query.reply else 0
+        if n_prompt + n_new > model.context_length:
+            failed[query] = f"longer than the context ({n_prompt} + {n_new} > {model.context_length} tokens)"
+        elif n_prompt == 0:
+            failed[query] = "nothing before the reply"
+        else:
+            todo.append(query)
+            counts.tokens_asked += n_prompt + n_new
+    counts.failed = len(failed)
+    counts.tokens_computed = counts.tokens_asked
+    with Progress(stage, total=len(todo), unit="replies") as progress:
+        n, mine = distributed.n_processes(), distributed.process_index()
+        for start in range(0, len(todo), AT_ONCE * n):
+            part = todo[start : start + AT_ONCE * n]
+            own = part[mine::n]
+            made = [(own[i], text) for i, text in model.replies(own)]
+            for rows in distributed.gather(made):
+                texts.update(rows)
+                if cache is not None and rows:
+                    cache.write_texts(model.fingerprint, rows)
+            progress.advance(len(part))
+    return Answers({}, failed, texts=texts), counts
