@@ -10,7 +10,7 @@ import pandas as pd
 
 from indelible.attacks.base import Attack, Resources, score_all
 from indelible.data.records import Query, Record
-from indelible.errors import ConfigError
+from indelible.errors import ConfigError, Unscorable
 from indelible.models.base import LanguageModel, TokenLogprobs
 from indelible.scoring.cache import AnswerCache
 from indelible.scoring.engine import Answers, Counts, answer
@@ -45,8 +45,16 @@ class Interview:
         Attacks are asked for questions again and again until nothing new comes: some need a first answer to know their
         second question. `{model}` in `stage` stands for the role of the model asked.
         """
-        model = self.models[subject]
-        answers = Answers({}, {}, lambda q: model.encode(q).spans)
+
+        def model(query: Query) -> LanguageModel:
+            return self.models[subject if query.model == "target" else query.model]
+
+        answers = Answers(
+            {},
+            spans=lambda q: model(q).encode(q).spans,
+            tokens=lambda q: model(q).encode(q).target_ids.tolist(),
+            decode=lambda q, ids: token_texts(model(q), ids),
+        )
         rounds = 0
         while True:
             wanted = dict.fromkeys(
@@ -77,7 +85,7 @@ class Interview:
                     texts[query] = self._texts[key, question]
                 else:
                     failed[query] = self._failed[key, question]
-        return Answers(found, failed, so_far.spans, texts)
+        return replace(so_far, found=found, failed=failed, texts=texts)
 
     def _ask(self, model: LanguageModel, queries: Sequence[Query], stage: str) -> None:
         """Have the model answer what it has not answered yet: log-probabilities first, then texts."""
@@ -94,6 +102,18 @@ class Interview:
             self._found.update({(key, q): a for q, a in said.found.items()})
             self._texts.update({(key, q): text for q, text in said.texts.items()})
             self._failed.update({(key, q): why for q, why in said.failed.items()})
+
+
+def token_texts(model: LanguageModel, ids: Sequence[int]) -> list[str]:
+    """The text of each single token; '' for a special one, which is no text.
+
+    Raises:
+        Unscorable: the model keeps its tokenizer to itself.
+    """
+    tokenizer = getattr(getattr(model, "chat", None), "tokenizer", None)
+    if tokenizer is None:
+        raise Unscorable("the model's tokenizer is not known")
+    return [str(text) for text in tokenizer.batch_decode([[i] for i in ids], skip_special_tokens=True)]
 
 
 def prepare(attacks: Sequence[Attack], records: Sequence[Record], resources: Resources) -> list[Record]:

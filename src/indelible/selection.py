@@ -108,11 +108,11 @@ def without_access(
     """
     kept: dict[str, Attack] = {}
     for name, attack in attacks.items():
-        closed = [role for role in attack.roles if attack.access not in {*models[role].access, "none"}]
+        closed = [role for role in attack.roles if attack.access_to(role) not in {*models[role].access, "none"}]
         if not closed:
             kept[name] = attack
             continue
-        needed = f"{name} needs {NEEDS[attack.access]} of the {closed[0]} model"
+        needed = f"{name} needs {NEEDS[attack.access_to(closed[0])]} of the {closed[0]} model"
         why = f"{needed}, which {models[closed[0]].name} does not give"
         if asked_by_name(given):
             raise ConfigError(f"{why}: leave it out, or give a model on this machine")

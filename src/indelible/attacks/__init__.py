@@ -11,8 +11,12 @@ from pydantic import TypeAdapter, ValidationError
 from indelible.attacks.base import Attack
 from indelible.attacks.calibrated import DcPdd, IcpRefCalibrated, IcpSpCalibrated
 from indelible.attacks.context import IcpReference, IcpSelfPerturbation, IcpSpHighest, IcpSpLowest
+from indelible.attacks.generation import IcpGenerated, Samia
+from indelible.attacks.label_only import IcpLabel, IcpLabelReference, Petal
 from indelible.attacks.likelihood import Loss, MinK, MinKPlusPlus, Reference, ReferenceBase, Zlib
+from indelible.attacks.perturbation import Lowercase, Neighborhood, Pac
 from indelible.attacks.prefix import ConRecall, Recall
+from indelible.attacks.variation import Spv
 from indelible.errors import ConfigError, did_you_mean
 
 ATTACKS: dict[str, type[Attack]] = {
@@ -20,9 +24,13 @@ ATTACKS: dict[str, type[Attack]] = {
     for cls in (
         Loss,
         Zlib,
+        Lowercase,
         MinK,
         MinKPlusPlus,
         DcPdd,
+        Pac,
+        Neighborhood,
+        Spv,
         Recall,
         ConRecall,
         ReferenceBase,
@@ -33,13 +41,19 @@ ATTACKS: dict[str, type[Attack]] = {
         IcpSpHighest,
         IcpSpCalibrated,
         IcpRefCalibrated,
+        IcpGenerated,
+        IcpLabel,
+        IcpLabelReference,
+        Petal,
+        Samia,
     )
 }
 
 FITTED: dict[str, str] = {
-    "bag-of-words": "random forest on word counts, cross-fitted; it sees no model: what it finds lies in the data"
+    "bag-of-words": "random forest on word counts, cross-fitted; it sees no model: what it finds lies in the data",
+    "combined": "logistic regression on all scores of the run, cross-fitted: an upper view, for it needs known members",
 }
-"""Scores fitted on membership labels. They live in `stats/` and serve as controls."""
+"""Scores fitted on membership labels. They live in `stats/` and are never evidence: a control, and an upper view."""
 
 COMPAT: dict[str, dict[str, dict[str, Any]]] = {
     # What the released code does (not what the paper says): see docs/methods.md.

@@ -67,6 +67,10 @@ class Attack(ABC):
         """The most pool records it uses for one record."""
         return self.n_pool
 
+    def access_to(self, role: str) -> Access:
+        """What it needs of the model of this role."""
+        return self.access
+
     @property
     def needs_base(self) -> bool:
         """Whether `prepare` lets the base model write."""

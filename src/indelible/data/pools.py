@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ def embed(texts: Sequence[str], embedder: str = DEFAULT_EMBEDDER) -> NDArray[np.
     return out
 
 
+@lru_cache(maxsize=2)
 def _load(embedder: str) -> Any:
     from sentence_transformers import SentenceTransformer
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from indelible.data.answers import encode_answers
-from indelible.data.records import Query, Reply
+from indelible.data.records import Message, Query, Reply
+from indelible.data.templates import END_MARKERS
 from indelible.errors import ModelError
 
 if TYPE_CHECKING:
@@ -35,7 +36,27 @@ def prompt_ids(model: CausalModel, query: Query) -> NDArray[np.int64]:
     if begun:
         raise ModelError("compat icp-mia has no boundary between prompt and answer: a reply cannot be begun")
     encoded = model.encode(query)
-    return encoded.input_ids[: encoded.target_positions[0]]
+    at = encoded.target_positions
+    return encoded.input_ids[: at[0]] if len(at) else encoded.input_ids
+
+
+def end_of_turn(model: CausalModel) -> tuple[list[int], str]:
+    """What ends a reply: token ids, and a text where this tokenizer has no token for the template's end marker.
+
+    A model's own settings name the end it was first trained with, which is not always the one of its chat template.
+    """
+    tokenizer, chat = model.chat.tokenizer, model.chat
+    own = model.causal.generation_config.eos_token_id
+    ids = [own] if isinstance(own, int) else list(own or [])
+    if chat.template is None:
+        return ids, ""
+    last = chat.pieces((Message("user", "x"),), "x")[-1]
+    if not last.is_end:
+        return ids, ""
+    final = tokenizer(last.text, add_special_tokens=False)["input_ids"][-1]
+    if tokenizer.decode([final]) in {*END_MARKERS, *tokenizer.all_special_tokens}:
+        return list(dict.fromkeys([*ids, final])), ""
+    return ids, last.text.strip()
 
 
 @torch.inference_mode()
@@ -50,8 +71,11 @@ def replies(model: CausalModel, queries: Sequence[Query]) -> Iterator[tuple[int,
     """
     prompts = [prompt_ids(model, query) for query in queries]
     asked = [query.reply or Reply(1) for query in queries]
-    order = sorted(range(len(queries)), key=lambda i: (asked[i].max_new_tokens, asked[i].temperature, len(prompts[i])))
-    n_together = TOGETHER if model.packs else 1  # padding is nothing to attention alone
+    order = sorted(range(len(queries)), key=lambda i: (asked[i].temperature, asked[i].max_new_tokens, len(prompts[i])))
+    whole = max((len(ids) + reply.max_new_tokens for ids, reply in zip(prompts, asked, strict=True)), default=0)
+    alike = model.packs and whole <= model.rotary_limit  # padding is nothing to attention alone
+    n_together = TOGETHER if alike else 1
+    ends, marker = end_of_turn(model) if queries else ([], "")
     for members in _alike(order, asked, n_together):
         longest = max(len(prompts[i]) for i in members)
         fill = model.chat.tokenizer.eos_token_id or 0
@@ -66,20 +90,24 @@ def replies(model: CausalModel, queries: Sequence[Query]) -> Iterator[tuple[int,
             made = model.causal.generate(
                 input_ids=torch.from_numpy(ids).to(model.device),
                 attention_mask=torch.from_numpy(mask).to(model.device),
-                max_new_tokens=asked[members[0]].max_new_tokens,
+                max_new_tokens=asked[members[-1]].max_new_tokens,
                 do_sample=False,
                 logits_processor=drawn,
+                eos_token_id=ends or None,
                 pad_token_id=model.chat.tokenizer.eos_token_id,
             )
         for i, ids_ in zip(members, made, strict=True):
-            yield i, str(model.chat.tokenizer.decode(ids_[longest:], skip_special_tokens=True))
+            own = ids_[longest : longest + asked[i].max_new_tokens]
+            text = str(model.chat.tokenizer.decode(own, skip_special_tokens=True))
+            yield i, text.split(marker)[0] if marker else text
 
 
 def _alike(order: Sequence[int], asked: Sequence[Reply], n_together: int) -> Iterator[list[int]]:
+    """Batches of one temperature, none of whose replies may become twice as long as another."""
     batch: list[int] = []
     for i in order:
-        kind = (asked[i].max_new_tokens, asked[i].temperature)
-        other = batch and kind != (asked[batch[0]].max_new_tokens, asked[batch[0]].temperature)
+        first = asked[batch[0]] if batch else asked[i]
+        other = asked[i].temperature != first.temperature or asked[i].max_new_tokens > 2 * first.max_new_tokens
         if other or len(batch) == n_together:
             yield batch
             batch = []

@@ -24,7 +24,7 @@ from indelible.models.prepack import can_prepack
 from indelible.models.sources import Source, locate, trained_system
 from indelible.progress import say
 
-N_KERNELS = 128
+N_KERNELS = 64
 """Compiled kernels that oneDNN keeps."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

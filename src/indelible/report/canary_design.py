@@ -26,7 +26,7 @@ SETTINGS = (
     "Schedule",
     "Focal canaries a seed",
 )
-SURVIVAL = ("Training", "Canaries", "Canary rows", "Tokenised", "Untruncated", "Supervised", "Longest row, tokens")
+SURVIVAL = ("Training", "Canaries", "Canary rows", "Tokenised", "Untruncated", "Supervised", "Tokens allowed a row")
 BOUNDS = ("Training", "Epsilon, at least", "Guesses right", "Coins", "Most it could show", "Delta", "Significance")
 
 _TRAINING = {
@@ -39,7 +39,7 @@ _TRAINING = {
     "max_grad_norm": "Gradient clipped at norm",
     "batch_size": "Rows an update",
     "epochs": "Passes",
-    "max_tokens": "Longest row, tokens",
+    "max_tokens": "Tokens allowed a row",
     "lora_rank": "LoRA rank (0: all weights)",
 }
 _DESIGN = {

@@ -34,7 +34,8 @@ for the slowest batch."""
 class Answers:
     """What the models said, by query. A query that could not be asked has a reason instead.
 
-    `spans` tells where the tokens of an answer stand in the record's text; `texts` holds the replies to questions that
+    `spans` tells where the tokens of an answer stand in the record's text, `tokens` their ids, `decode` the texts of
+    single tokens, each by the tokenizer of the model that the query is for; `texts` holds the replies to questions that
     asked for text.
     """
 
@@ -42,6 +43,8 @@ class Answers:
     failed: Mapping[Query, str] = field(default_factory=dict)
     spans: Callable[[Query], Sequence[TokenSpan | None]] | None = None
     texts: Mapping[Query, str] = field(default_factory=dict)
+    tokens: Callable[[Query], Sequence[int]] | None = None
+    decode: Callable[[Query, Sequence[int]], list[str]] | None = None
 
     def __getitem__(self, query: Query) -> TokenLogprobs:
         """The answer.

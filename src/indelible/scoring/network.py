@@ -19,6 +19,7 @@ from indelible.scoring.attention import tree_attention
 from indelible.scoring.batching import Pack, Plan, plan
 from indelible.scoring.layout import KeysValues, lay_out
 from indelible.scoring.logprobs import target_logprobs
+from indelible.scoring.memory import EVERY_PASSES, give_back
 from indelible.scoring.prefix import MIN_SAVED_TOKENS, TokenTree, token_tree
 
 
@@ -84,8 +85,12 @@ def passes(
         torch.OutOfMemoryError, RuntimeError: a single sequence does not fit.
     """
     todo = list(reversed(packs))
+    n_done = 0
     while todo:
         pack = todo.pop()
+        n_done += 1
+        if n_done % EVERY_PASSES == 0:
+            give_back()
         states: list[tuple[int, Tensor]] | None = None
         try:
             with torch.inference_mode(), network.context():

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from indelible import distributed
 from indelible.data.records import Query
+from indelible.errors import ModelError
 from indelible.models.base import LanguageModel
 from indelible.progress import Progress
 from indelible.scoring.cache import AnswerCache
@@ -40,7 +41,14 @@ def reply(
     for query in unique:
         if query in texts:
             continue
-        n_prompt, n_new = model.prompt_length(query), query.reply.max_new_tokens if query.reply else 0
+        n_new, begun = (query.reply.max_new_tokens, query.reply.begun) if query.reply else (0, "")
+        try:
+            n_prompt = model.prompt_length(query)
+        except ModelError as error:
+            if not begun:
+                raise
+            failed[query] = str(error)  # this format begins no reply: a matter of such questions alone
+            continue
         if n_prompt + n_new > model.context_length:
             failed[query] = f"longer than the context ({n_prompt} + {n_new} > {model.context_length} tokens)"
         elif n_prompt == 0:
