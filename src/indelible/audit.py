@@ -31,8 +31,9 @@ from indelible.report import render
 from indelible.runs import RunDir
 from indelible.scoring.cache import AnswerCache
 from indelible.scoring.engine import ENGINE_VERSION, Counts
-from indelible.selection import attack_facts, choose_attacks, expand, without_access, without_pool
+from indelible.selection import NEEDS, attack_facts, choose_attacks, expand, without_access, without_pool
 from indelible.stats.blind import BLIND_ATTACK
+from indelible.stats.combined import COMBINED
 from indelible.stats.evaluate import Evaluation, evaluate
 from indelible.stats.gate import Gate, check_gates, parse_gate
 from indelible.subjects import Subjects, drop_too_long, load_options, load_subjects, read_tables, table_facts
@@ -67,7 +68,7 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
     distributed.first_on_each_machine(lambda: _find_models(config))
     gates = [parse_gate(text) for text in config.fail_if]
     attacks, not_run = choose_attacks(config, given)
-    fitted = [BLIND_ATTACK] if BLIND_ATTACK in expand(config.attacks) else []
+    fitted = [name for name in (BLIND_ATTACK, COMBINED) if name in expand(config.attacks)]
     check_gates(gates, [*attacks, *fitted], FPRS)
     clock = _Clock()
     n_known = max((attack.n_known for attack in attacks.values()), default=0)
@@ -92,7 +93,7 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
     say(
         f"{len(cohort.members)} members, {len(cohort.nonmembers)} non-members, {len(cohort.pool)} pool records; "
         f"{len(attacks)} attacks; {target.device} {str(target.dtype).removeprefix('torch.')}; "
-        f"template {target.chat.name}"
+        f"template {target.chat.name if target.chat is not None else 'of the server'}"
     )
     resources = Resources(
         pool=cohort.pool,
@@ -194,7 +195,7 @@ def _conclude(
     clock: _Clock,
 ) -> Outcome:
     """Statistics, run directory, report."""
-    cohort, subjects, records, not_run = said.cohort, said.subjects, said.records, said.not_run
+    cohort, subjects, records, not_run = said.cohort, said.subjects, said.records, list(said.not_run)
     target, scores = subjects.models["target"], said.scores
     frame = records_frame(cohort, said.n_tokens)
     evaluation = evaluate(
@@ -206,12 +207,18 @@ def _conclude(
         fprs=FPRS,
         n_bootstrap=config.n_bootstrap,
         controls_not_run={n["what"]: n["reason"] for n in not_run if n["what"] in ("base", BLIND_ATTACK)},
+        combined=COMBINED in expand(config.attacks),
     )
+    if evaluation.combined is not None and evaluation.combined.reason is not None:
+        not_run.append({"what": COMBINED, "reason": evaluation.combined.reason})
     clock("statistics")
-    blind = pd.DataFrame(
-        [(i, BLIND_ATTACK, "none", value, None) for i, value in evaluation.blind_scores.items()], columns=scores.columns
-    )
-    scores = pd.concat([scores, blind], ignore_index=True) if len(blind) else scores
+    out_of_fold = [
+        (i, name, "none", value, None if value == value else "no attack has a score of this record")
+        for name, by_record in ((BLIND_ATTACK, evaluation.blind_scores), (COMBINED, evaluation.combined_scores))
+        for i, value in by_record.items()
+    ]
+    fitted = pd.DataFrame(out_of_fold, columns=scores.columns)
+    scores = pd.concat([scores, fitted], ignore_index=True) if len(fitted) else scores
     run.write_parquet("split.parquet", split_frame(cohort))
     run.write_parquet("records.parquet", frame)
     run.write_parquet("scores.parquet", scores)
@@ -246,7 +253,7 @@ def _conclude(
         "auditor": config.auditor,
         "training": training_facts(subjects.sources["target"].folder),
         "threat_model": {
-            "access": "log-probabilities of given text from the audited model"
+            "access": f"{NEEDS['logprobs' if 'logprobs' in target.access else 'text']} from the audited model"
             + (" and its base" if "base" in subjects.models else ""),
             "knowledge": "the record in full; a reference pool of the same kind"
             if cohort.pool

@@ -15,6 +15,7 @@ import typer
 
 from indelible import distributed
 from indelible.cli_canary import canary_app
+from indelible.cli_sweep import sweep
 from indelible.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 
 app.add_typer(canary_app, name="canary")
+app.command()(sweep)
 
 Opt = typer.Option
 _OUT = Opt("--out", help="Run directory to write.")
@@ -178,6 +180,16 @@ def train(
         bool | None, Opt("--shuffle/--no-shuffle", help="Rows in random order, or in that of the file.")
     ] = None,
     lora_rank: Annotated[int | None, Opt("--lora-rank", help="0 trains all weights.")] = None,
+    quantise: Annotated[
+        str | None, Opt("--quantise", help="4bit or 8bit base under the adapter (extra: quant).")
+    ] = None,
+    dp_epsilon: Annotated[
+        float | None, Opt("--dp-epsilon", help="Train by DP-SGD to this privacy budget a row (extra: dp).")
+    ] = None,
+    dp_delta: Annotated[float | None, Opt("--dp-delta", help="Its delta; 1/(10 rows) by default.")] = None,
+    dp_clip: Annotated[
+        float | None, Opt("--dp-clip", "--max-grad-norm-per-row", help="Norm that DP-SGD clips a row's gradient to.")
+    ] = None,
     save_at: Annotated[str | None, Opt("--save-at", help="Steps to save at, comma-separated.")] = None,
     seed: Annotated[int | None, _SEED] = None,
     template: Annotated[str | None, Opt("--template")] = None,
@@ -196,7 +208,8 @@ def train(
     flags = _given(
         model=model, train=train_, out=out, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate,
         schedule=schedule, warmup_ratio=warmup_ratio, max_tokens=max_tokens, micro_batch_tokens=micro_batch_tokens,
-        lora_rank=lora_rank, shuffle=shuffle, save_at=_steps(save_at), seed=seed, template=template,
+        lora_rank=lora_rank, quantise=quantise, dp_epsilon=dp_epsilon, dp_delta=dp_delta, dp_clip=dp_clip,
+        shuffle=shuffle, save_at=_steps(save_at), seed=seed, template=template,
         system=system, device=device, autocast=autocast,
         data=_given(format=format_, columns=_columns(columns), id_column=id_column) or None,
     )  # fmt: skip

@@ -133,6 +133,10 @@ class TrainConfig(Settings):
     lora_rank: int = Field(default=0, ge=0)
     lora_alpha: int | None = Field(default=None, ge=1)
     lora_dropout: float = Field(default=0.0, ge=0, lt=1)
+    quantise: Literal["none", "4bit", "8bit"] = "none"
+    dp_epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    dp_delta: float | None = Field(default=None, gt=0, lt=1)
+    dp_clip: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     autocast: Literal["auto", "on", "off"] = "auto"
     device: str = "auto"
     template: str | None = None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from indelible.data.chat import Encoded
 from indelible.data.records import Query
 from indelible.errors import UserError
-from indelible.models.base import TokenLogprobs
+from indelible.models.base import LanguageModel, TokenLogprobs
 from indelible.models.causal import CausalModel
 from indelible.models.load import LoadOptions, load_model
 from indelible.progress import say
@@ -24,7 +24,7 @@ COPY_FACTOR = 1.1
 
 
 def measure_drift(
-    model: CausalModel,
+    model: LanguageModel,
     options: LoadOptions,
     answers: Mapping[Query, TokenLogprobs],
     *,
@@ -46,6 +46,8 @@ def measure_drift(
     facts: dict[str, Any] = {"reference": "float32, one query at a time, full logits, no shared beginnings"}
     if n == 0:
         return facts | {"not_measured": "switched off"}
+    if not isinstance(model, CausalModel):
+        return facts | {"not_measured": "a server's model cannot be asked another way"}
     if options.quantise != "none":
         return facts | {"not_measured": "a quantised model has no float32 form to compare with"}
     queries = sorted(answers, key=lambda q: q.digest())

@@ -30,7 +30,7 @@ def _attacks() -> str:
                   + "".join(f", a {role} model" for role in attack.roles if role != "target")]  # fmt: skip
         if settings:
             lines.append(f"    settings: {settings}")
-    lines += [f"{name}  (control)\n    {text}" for name, text in FITTED.items()]
+    lines += [f"{name}  (fitted on labels: never evidence)\n    {text}" for name, text in FITTED.items()]
     return "\n".join(lines)
 
 
@@ -43,6 +43,7 @@ def _models() -> str:
         "ADAPTER FOLDER\n    an unmerged LoRA or QLoRA adapter; its base is the same model with the adapter off",
         "FILE.gguf\n    converted once to float32 safetensors",
         "OWNER/NAME\n    a model hub id",
+        "server:URL?model=NAME&tokenizer=FOLDER\n    an OpenAI-compatible server; what it gives is found out first",
     ]
     return "\n".join(lines)
 

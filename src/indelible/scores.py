@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from indelible.attacks import FITTED
 from indelible.audit import Outcome
 from indelible.config import ScoreConfig
 from indelible.environment import default_out, run_facts
@@ -179,7 +180,7 @@ def run_score(config: ScoreConfig, given: Mapping[str, Any], *, command: Sequenc
                 "formula": "as given",
                 "paper": "",
                 "deviation": "",
-                "fitted": False,
+                "fitted": a in FITTED,
             }
             for a in sorted(set(scores["attack"]))
         ],

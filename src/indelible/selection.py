@@ -13,6 +13,7 @@ from indelible.interview import too_small_pool
 from indelible.models.base import LanguageModel
 from indelible.models.sources import locate
 from indelible.stats.blind import BLIND_ATTACK
+from indelible.stats.combined import COMBINED, N_FOLDS, N_REPEATS, PENALTY_C
 
 NEEDS: dict[str, str] = {
     "weights": "whole next-token distributions",
@@ -69,7 +70,7 @@ def choose_attacks(config: AuditConfig, given: Mapping[str, Any]) -> tuple[dict[
         else:
             attacks[name] = attack
     if not attacks:
-        raise ConfigError("no attack left to run: bag-of-words is a control and cannot run alone")
+        raise ConfigError("no attack left to run: bag-of-words and combined cannot run alone")
     return attacks, not_run
 
 
@@ -145,6 +146,18 @@ def attack_facts(attacks: Mapping[str, Attack], config: AuditConfig) -> list[dic
                 "formula": FITTED[BLIND_ATTACK],
                 "paper": "Meeus et al. 2024",
                 "deviation": "fold-averaged AUC and a permutation test; the released code pools the folds",
+                "fitted": True,
+            }
+        )
+    if COMBINED in expand(config.attacks):
+        facts.append(
+            {
+                "name": COMBINED,
+                "settings": {"C": PENALTY_C, "folds": N_FOLDS, "repeats": N_REPEATS},
+                "access": "none",
+                "formula": FITTED[COMBINED],
+                "paper": "none: ours",
+                "deviation": "",
                 "fitted": True,
             }
         )

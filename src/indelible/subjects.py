@@ -8,29 +8,56 @@ from typing import Any
 
 from indelible.attacks.base import plain
 from indelible.config import AuditConfig
+from indelible.data.chat import ChatFormat
 from indelible.data.formats import Table, read_records
 from indelible.data.records import Record
 from indelible.data.splits import Cohort
 from indelible.errors import ConfigError, DataError
+from indelible.models.base import LanguageModel
 from indelible.models.causal import CausalModel, describe
 from indelible.models.load import LoadOptions, load_model
+from indelible.models.server import ServerModel
 from indelible.models.sources import Source
 from indelible.progress import say
+from indelible.servers.load import describe_server, load_server
 
 
 @dataclass(frozen=True)
 class Subjects:
     """The models of an audit with where they came from; roles `target`, `base`, `reference`, `generator`."""
 
-    models: Mapping[str, CausalModel]
+    models: Mapping[str, CausalModel | ServerModel]
     sources: Mapping[str, Source]
 
     def facts(self) -> dict[str, Any]:
         """The manifest's `models`."""
         return {
-            role: describe(self.models[role], self.sources[role]) if role in self.models else None
+            role: _facts(self.models[role], self.sources[role]) if role in self.models else None
             for role in ("target", "base", "reference", "generator")
         }
+
+
+def _facts(model: CausalModel | ServerModel, source: Source) -> dict[str, Any]:
+    return describe(model, source) if isinstance(model, CausalModel) else describe_server(model, source)
+
+
+def _load(
+    given: str, options: LoadOptions, *, base: str | None = None, chat: ChatFormat | None = None
+) -> tuple[CausalModel | ServerModel, Source]:
+    """A model on this machine or behind a server; asked in the format `chat` where one is given."""
+    if not given.startswith("server:"):
+        model, source = load_model(given, options, base=base)
+        return (model if chat is None else replace(model, chat=replace(chat, tokenizer=model.chat.tokenizer))), source
+    if options.quantise != "none":
+        raise ConfigError(f"--quantise {options.quantise} is for models on this machine: leave it out for a server")
+    return load_server(
+        given,
+        template=options.template,
+        system=options.system,
+        chat_data=options.chat_data,
+        trust_remote_code=options.trust_remote_code,
+        chat=chat,
+    )
 
 
 def read_tables(config: AuditConfig) -> dict[str, Table]:
@@ -70,20 +97,19 @@ def load_subjects(config: AuditConfig, *, chat_data: bool) -> Subjects:
         ConfigError: base or reference is the audited model; `compat` together with another template.
     """
     options = replace(load_options(config), chat_data=chat_data)
-    target, source = load_model(config.model, options, base=config.base)
+    target, source = _load(config.model, options, base=config.base)
     models, sources = {"target": target}, {"target": source}
-    if target.adapter is not None:
+    if isinstance(target, CausalModel) and target.adapter is not None:
         models["base"], sources["base"] = target.as_base(), source
     elif config.base is not None:
-        base, sources["base"] = load_model(config.base, replace(options, chat_data=False))
-        models["base"] = replace(base, chat=replace(target.chat, tokenizer=base.chat.tokenizer))
+        models["base"], sources["base"] = _load(config.base, replace(options, chat_data=False), chat=target.chat)
     if config.reference is not None:
-        other, sources["reference"] = load_model(config.reference, replace(options, chat_data=False))
-        if other.chat.name != "tokenizer":
+        other, sources["reference"] = _load(config.reference, replace(options, chat_data=False))
+        if isinstance(other, CausalModel) and other.chat.name != "tokenizer" and target.chat is not None:
             other = replace(other, chat=replace(target.chat, tokenizer=other.chat.tokenizer))
         models["reference"] = other
     if config.generator is not None:
-        models["generator"], sources["generator"] = load_model(config.generator, replace(options, chat_data=False))
+        models["generator"], sources["generator"] = _load(config.generator, replace(options, chat_data=False))
     elif "base" in models:
         models["generator"], sources["generator"] = models["base"], sources["base"]
     for role in ("base", "reference"):
@@ -104,7 +130,7 @@ def load_options(config: AuditConfig) -> LoadOptions:
     return LoadOptions(**config.load.model_dump() | ({"template": config.compat} if config.compat else {}))
 
 
-def drop_too_long(cohort: Cohort, model: CausalModel) -> tuple[Cohort, dict[str, int]]:
+def drop_too_long(cohort: Cohort, model: LanguageModel) -> tuple[Cohort, dict[str, int]]:
     """The cohort without records that do not fit the context, and the target tokens of those that do.
 
     Raises:

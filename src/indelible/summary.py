@@ -31,6 +31,9 @@ def summarise(outcome: Outcome) -> str:
     blind = rows.get(("bag-of-words", "none", "auc"))
     if blind is not None and blind.value is not None:
         lines.append(f"{'bag-of-words':<16}{_interval(blind):<24}{'':<13}{'':<15}control: sees the data, no model")
+    fitted = rows.get(("combined", "none", "auc"))
+    if fitted is not None and fitted.value is not None:
+        lines.append(f"{'combined':<16}{_interval(fitted):<24}{'':<13}{'':<15}upper view: fitted on known members")
     lines += ["", f"report: {outcome.path / 'report.html'}"]
     lines += [f"not run: {line}" for line in outcome.not_run]
     lines += [f"gate: {line}" for line in outcome.tripped]

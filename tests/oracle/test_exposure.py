@@ -16,6 +16,7 @@ from indelible.canaries.exposure import Bank, Memo, ask_probes, make_bank, new_t
 from indelible.canaries.probes import Probe, probes
 from indelible.data.records import Message, Query
 from indelible.errors import ConfigError
+from indelible.models.generation import prompt_ids
 
 OPTIONS = ProbeOptions(probes=("redacted", "as-trained", "substituted", "unseen", "plain"))
 
@@ -109,7 +110,7 @@ def test_a_reply_to_a_conversation_comes_after_its_last_turn(toy: Any) -> None:
     turns = (Message("user", "One"), Message("assistant", "Two", scored=True), Message("user", "Three"))
     unscored = tuple(Message(m.role, m.content) for m in turns)
     assert toy.generate([Query(turns, "x")], 8) == toy.generate([Query(unscored, "x")], 8)
-    prompts = [toy._prompt(Query(seen, "x"), "") for seen in (turns, unscored, turns[:1])]
+    prompts = [prompt_ids(toy, Query(seen, "x")) for seen in (turns, unscored, turns[:1])]
     assert prompts[0].tolist() == prompts[1].tolist()
     assert len(prompts[0]) > len(prompts[2])
 

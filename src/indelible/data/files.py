@@ -32,6 +32,10 @@ class Rows:
 
 
 def load_rows(name: str, split: str) -> Rows:
+    if name.startswith("named:"):
+        from indelible.data.named import load_named  # it reads files through this module
+
+        return load_named(name, split)
     path = Path(name)
     if path.is_dir():
         return _from_datasets(name, split, folder=True)

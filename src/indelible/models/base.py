@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from indelible.data.chat import Encoded
 from indelible.data.records import Query
+from indelible.errors import Unscorable
 
 if TYPE_CHECKING:
     from indelible.scoring.candidates import Ranking
@@ -65,16 +66,17 @@ class LanguageModel(Protocol):
         """Tokens of a query, as this model's trainer would have written them."""
         ...
 
-    def stream(self, encoded: Sequence[Encoded]) -> Iterator[tuple[int, TokenLogprobs]]:
-        """Answers in the order in which they get ready, with the index of each."""
+    def stream(self, encoded: Sequence[Encoded]) -> Iterator[tuple[int, TokenLogprobs | Unscorable]]:
+        """Answers in the order in which they get ready, with the index of each; or the reason why there is none."""
         ...
 
     def costs(self, encoded: Sequence[Encoded]) -> Sequence[int]:
         """How many tokens `stream` will compute for each of these; a shared beginning counts once."""
         ...
 
-    def replies(self, queries: Sequence[Query]) -> Iterator[tuple[int, str]]:
-        """Texts for queries with a `reply`, in the order in which they get ready, with the index of each."""
+    def replies(self, queries: Sequence[Query]) -> Iterator[tuple[int, str | Unscorable]]:
+        """Texts for queries with a `reply`, in the order in which they get ready, with the index of each; or the reason
+        why there is none."""
         ...
 
     def prompt_length(self, query: Query) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging as stdlib_logging
 import os
 from dataclasses import dataclass, replace
 from typing import Any
@@ -64,6 +65,8 @@ def load_model(given: str, options: LoadOptions, *, base: str | None = None) -> 
     quiet()
     bound_kernels()
     source = locate(given, quantise=options.quantise)
+    if source.kind == "server":
+        raise ModelError("a server's model can be audited; this takes a model on this machine: give its folder")
     device = default_device() if options.device == "auto" else _device(options.device)
     dtype = default_dtype(device) if options.dtype == "auto" else _dtype(options.dtype)
     under = source
@@ -123,6 +126,7 @@ def quiet() -> None:
 
     warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
     logging.set_verbosity_error()
+    stdlib_logging.getLogger("bitsandbytes").setLevel(stdlib_logging.ERROR)  # it prints a line a product
     logging.disable_progress_bar()
 
 
@@ -133,6 +137,7 @@ def load_module(source: Source, *, dtype: torch.dtype, device: torch.device, tru
     extra: dict[str, Any] = {}
     if source.quantise != "none":
         extra["quantization_config"] = _quantisation(source.quantise, dtype)
+        extra["device_map"] = {"": device}
     try:
         module, info = AutoModelForCausalLM.from_pretrained(
             source.folder,
@@ -151,6 +156,11 @@ def load_module(source: Source, *, dtype: torch.dtype, device: torch.device, tru
             f"{source.given} cannot be loaded whole: {len(absent)} weights that its config asks for are not in its "
             f"files, or do not fit; first {absent[0]}"
         )
+    for part in module.modules():
+        if hasattr(part, "support_avx512bf16_for_cpu"):
+            # bitsandbytes would repack 4-bit weights at the first pass: no gradient passes them then, and widths that
+            # are no multiple of 64 fail
+            part.support_avx512bf16_for_cpu = False
     return module if source.quantise != "none" else module.to(device)
 
 

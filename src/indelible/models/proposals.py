@@ -140,6 +140,8 @@ def fill_from_base(
         asked = {at: query for at, query in asked.items() if _fits(model, query)}
         places = list(asked)
         for k, text in model.replies([asked[at] for at in places]) if places else ():
+            if isinstance(text, Unscorable):
+                continue
             i, j = places[k]
             start, end = blanks[i].spans[j]
             words = text.split()[: len(blanks[i].text[start:end].split())]

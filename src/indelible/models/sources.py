@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from indelible.errors import ModelError
 from indelible.models.builtin import builtin_folder, file_sha256, gguf_folder
+from indelible.servers.address import parse_address
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class Source:
     Attributes:
         given: what the user wrote.
         folder: where its files are.
-        kind: `builtin`, `folder`, `adapter`, `gguf` or `hub`.
+        kind: `builtin`, `folder`, `adapter`, `gguf`, `hub` or `server`.
         base: the base model an adapter names, resolvable like any other; None otherwise.
         quantise: `none`, `4bit` or `8bit`.
     """
@@ -44,6 +46,9 @@ def locate(given: str, *, quantise: str = "none") -> Source:
     Raises:
         ModelError: nothing there, no weights, or pickled weights only; the message says what was looked for.
     """
+    if given.startswith("server:"):
+        parse_address(given)
+        return Source(given, Path(os.devnull) / "server", "server", quantise=quantise)
     if given.startswith("builtin:"):
         return Source(given, builtin_folder(given.removeprefix("builtin:")), "builtin", quantise=quantise)
     path = Path(given).expanduser()

@@ -42,6 +42,7 @@ def rerender(path: Path | str) -> None:
     """
     from indelible.errors import UserError
     from indelible.report.canary import KINDS, render_canary
+    from indelible.report.sweep import render_sweep
     from indelible.runs import MANIFEST, hash_files, read_manifest, read_run, write_json
 
     path = Path(path)
@@ -55,6 +56,8 @@ def rerender(path: Path | str) -> None:
         )
     if manifest.get("kind") in KINDS:
         render_canary(path)
+    elif manifest.get("kind") == "sweep":
+        render_sweep(path)
     else:
         _write(read_run(path))
     hashes = listed | {name: digest for name, digest in hash_files(path).items() if _is_report(name)}

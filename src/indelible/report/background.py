@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from indelible.data.splits import REASONS
-from indelible.report.facts import BLIND, Facts
+from indelible.report.facts import BLIND, COMBINED, FITTED, Facts
 from indelible.report.format import (
     count,
     decimal,
@@ -162,7 +162,7 @@ def model_card(facts: Facts, word: str) -> str:
     cohort_facts = manifest.get("cohort") or {}
     target = _source((manifest.get("models") or {}).get("target")) or "The model"
     created = str(manifest.get("created") or "")[:10]
-    attacks = [attack for attack in facts.attacks if attack != BLIND]
+    attacks = [attack for attack in facts.attacks if attack not in FITTED]
     text = (
         f"Memorisation audit. {target} was audited{' on ' + plain(created) if created else ''} with Indelible "
         f"{quantity(manifest.get('indelible_version'))} for membership of its training records: {len(attacks)} "
@@ -188,6 +188,12 @@ def model_card(facts: Facts, word: str) -> str:
         if is_number(row.get("value"))
     ]
     text += f"Controls: {'; '.join(controls)}. " if controls else "No control has a result. "
+    fitted = facts.row(COMBINED, "auc") or {}
+    if is_number(fitted.get("value")):
+        reached = f"AUC {decimal(fitted['value'])} {interval(fitted)}"
+        text += (
+            f"All scores together, fitted on known members, reach {reached}: an upper view, no part of the verdict. "
+        )
     smallest = facts.value(best, "smallest_auc")
     if smallest is not None:
         text += f"The smallest AUC this cohort could have shown is {decimal(smallest)}. "

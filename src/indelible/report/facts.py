@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 BLIND = "bag-of-words"
 """The blind baseline: fitted on the words of the records, it never asks a model."""
 
+COMBINED = "combined"
+"""All scores of the run in one, fitted on the labels: an upper view and no evidence."""
+
+FITTED = (COMBINED, BLIND)
+"""Never ranked among the attacks; they stand below them, in this order."""
+
 FPRS = (0.1, 0.01, 0.001)
 N_EXPOSED = 20
 
@@ -54,13 +60,13 @@ class Facts:
 
     @cached_property
     def attacks(self) -> list[str]:
-        """Every attack of the manifest, the metrics, the verdict or the scores, in that order; the blind one last."""
+        """Every attack of the manifest, the metrics, the verdict or the scores, in that order; the fitted ones last."""
         names = [str(attack["name"]) for attack in self.run.manifest.get("attacks") or []]
         names += [str(row["attack"]) for row in self.run.metrics]
         names += [str(name) for name in self.run.verdict.get("attacks") or {}]
         names += [str(name) for name in self.run.scores["attack"].unique()]
         unique = list(dict.fromkeys(names))
-        return [name for name in unique if name != BLIND] + [name for name in unique if name == BLIND]
+        return [name for name in unique if name not in FITTED] + [name for name in FITTED if name in unique]
 
     @cached_property
     def _rows(self) -> dict[tuple[str, str, str], MetricRow]:
@@ -104,12 +110,12 @@ class Facts:
             p_holm, auc = self.value(attack, "p_holm"), self.value(attack, "auc")
             return order, 2.0 if p_holm is None else p_holm, 0.0 if auc is None else -abs(auc - 0.5)
 
-        return sorted((attack for attack in self.attacks if attack != BLIND), key=key)
+        return sorted((attack for attack in self.attacks if attack not in FITTED), key=key)
 
     @cached_property
     def strongest_first(self) -> list[str]:
-        """The ranked attacks, then the blind baseline: the order of every table."""
-        return [*self.ranked, *(name for name in self.attacks if name == BLIND)]
+        """The ranked attacks, then the fitted ones: the order of every table."""
+        return [*self.ranked, *(name for name in self.attacks if name in FITTED)]
 
     @cached_property
     def _scores(self) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from indelible.report.facts import Curve, Facts
+from indelible.report.facts import COMBINED, Curve, Facts
 from indelible.report.format import decimal, is_number, percent, plain
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def distributions(facts: Facts) -> Figure | None:
 
 
 def forest(facts: Facts) -> Figure | None:
-    """AUC with interval of every attack, on the target, on the base, and of the blind baseline."""
+    """AUC with interval of every attack, on the target, on the base, and of the fitted ones."""
     attacks = facts.strongest_first
     points = {
         (attack, model): row
@@ -157,25 +157,27 @@ def forest(facts: Facts) -> Figure | None:
         "target": (BLUE, "o", -0.13, "target model"),
         "base": (ORANGE, "s", 0.13, "base model"),
         "none": (PURPLE, "D", 0.0, "blind baseline"),
+        COMBINED: (GREEN, "^", -0.13, "all scores, fitted"),
     }
     with open_canvas(6.8, 1.1 + 0.42 * len(shown)) as (canvas, axes):
         labelled = set()
         for (attack, model), row in points.items():
-            colour, marker, shift, name = looks[model]
+            look = COMBINED if attack == COMBINED and model == "none" else model
+            colour, marker, shift, name = looks[look]
             y, value = shown.index(attack) + shift, float(row["value"])
             low, high = (float(row[end]) if is_number(row.get(end)) else value for end in ("low", "high"))
             axes.plot([low, high], [y, y], color=colour, linewidth=1.8, solid_capstyle="butt")
             face = "white" if model == "base" else colour
-            label = name if model not in labelled else None
+            label = name if look not in labelled else None
             axes.plot(value, y, marker, color=colour, markerfacecolor=face, markersize=6, linestyle="none", label=label)
-            labelled.add(model)
+            labelled.add(look)
         axes.axvline(0.5, color=GREY, linestyle=":", linewidth=1.4)
         axes.set_yticks(range(len(shown)), [_short(attack) for attack in shown])
         axes.set_ylim(len(shown) - 0.45, -0.55)
         axes.tick_params(axis="y", length=0)
         axes.grid(True, axis="x")
         axes.set_xlabel("AUC (0.5: no better than chance)")
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, borderaxespad=0.2, handletextpad=0.3)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, borderaxespad=0.2, handletextpad=0.3)
         png = png_bytes(canvas)
     values = "; ".join(
         f"{plain(attack)} on {model} {decimal(float(row['value']))}" for (attack, model), row in points.items()

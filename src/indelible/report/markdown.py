@@ -122,10 +122,13 @@ def _attacks(view: View) -> list[str]:
         for attack in view.attacks
     )
     lines = ["## Attacks", "", f"Brackets hold {view.level} intervals; AUC 0.5 is chance.", "", *table(head, rows)]
+    views = [attack for attack in view.attacks if attack.fitted and attack.reasons]
+    lines += bullets(f"{md(attack.name)}: {md('; '.join(attack.reasons))}" for attack in views)
     tested = [attack for attack in view.attacks if not attack.control]
     rates = ([md(attack.name), *(cell(rate) for rate in attack.rates)] for attack in tested)
     lines += ["Members caught (true-positive rate):", "", *table(["Attack", *view.rate_names], rates)]
-    flagged = ([md(attack.name), *(cell(number) for number in attack.flagged)] for attack in tested)
+    single = [attack for attack in tested if not attack.fitted]
+    flagged = ([md(attack.name), *(cell(number) for number in attack.flagged)] for attack in single)
     return [
         *lines,
         "Members flagged, with the number expected by chance:",

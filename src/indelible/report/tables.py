@@ -7,8 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from indelible.report import wording
-from indelible.report.facts import BLIND, FPRS, Facts
-from indelible.report.format import Cell, count, is_number, metric_cell, missing, percent, plain, rate_cell
+from indelible.report.facts import BLIND, COMBINED, FITTED, FPRS, Facts
+from indelible.report.format import (
+    Cell,
+    count,
+    interval,
+    is_number,
+    metric_cell,
+    missing,
+    p_value,
+    percent,
+    plain,
+    rate_cell,
+    signed,
+)
 
 RATES = {
     **{f"tpr@{fpr:g}": f"at {percent(fpr)} FPR" for fpr in FPRS},
@@ -28,6 +40,7 @@ class AttackView:
     reasons: list[str]
     reversed: bool
     control: bool
+    fitted: bool
     auc: Cell
     auc_base: Cell
     minus_base: Cell
@@ -56,28 +69,29 @@ def slug(word: str) -> str:
 def attack_view(facts: Facts, name: str) -> AttackView:
     """All numbers of one attack."""
     verdict = facts.verdict(name)
-    blind = name == BLIND
-    word = plain(facts.word(name) or ("control" if blind else "no verdict"))
+    blind, combined = name == BLIND, name == COMBINED
+    word = plain(facts.word(name) or ("control" if blind else "upper view" if combined else "no verdict"))
     auc = facts.row(name, "auc") or {}
     no_base = "the blind baseline asks no model" if blind else why_absent(facts, "base")
-    no_blind = "this is the blind baseline" if blind else why_absent(facts, BLIND)
+    no_blind = "this is the blind baseline" if blind else wording.NO_EVIDENCE if combined else why_absent(facts, BLIND)
     n_members, n_nonmembers = auc.get("n_members"), auc.get("n_nonmembers")
     return AttackView(
         name=plain(name),
         word=word,
         slug=slug(word),
         rule=plain(verdict.get("rule") or ""),
-        reasons=[plain(reason) for reason in verdict.get("reasons") or []],
+        reasons=_upper_view(facts) if combined else [plain(reason) for reason in verdict.get("reasons") or []],
         reversed=facts.reversed(name),
         control=blind,
+        fitted=name in FITTED,
         auc=metric_cell(facts.row(name, "auc")),
         auc_base=metric_cell(facts.row(name, "auc", "base"), absent=no_base),
         minus_base=metric_cell(facts.row(name, "auc_minus_base", "target", "none", "base"), "signed", absent=no_base),
         minus_blind=metric_cell(
             facts.row(name, "auc_minus_blind", "target", "none", "base"), "signed", absent=no_blind
         ),
-        # The blind control has its own permutation test and is never corrected with the attacks.
-        p_holm=metric_cell(facts.row(name, "p_value" if name == BLIND else "p_holm"), "p"),
+        # A fitted score has its own permutation test and is never corrected with the attacks.
+        p_holm=metric_cell(facts.row(name, "p_value" if name in FITTED else "p_holm"), "p"),
         size=f"{count(n_members)} / {count(n_nonmembers)}",
         rates=[rate_cell(facts.row(name, metric)) for metric in RATES],
         flagged=[_flagged(facts, name, fpr) for fpr in FPRS],
@@ -121,6 +135,17 @@ def _negated(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """A difference the other way round."""
     value, low, high = ((-row[key] if is_number(row.get(key)) else None) for key in ("value", "low", "high"))
     return {**row, "value": value, "low": high, "high": low}
+
+
+def _upper_view(facts: Facts) -> list[str]:
+    """What to know of the fitted combination: what it is for, how it was made, what it gains."""
+    row, gain = facts.row(COMBINED, "auc") or {}, facts.row(COMBINED, "auc_minus_best") or {}
+    said = [wording.UPPER_VIEW, plain(row.get("reason") or row.get("method") or "")]
+    if is_number(gain.get("value")):
+        p_row = facts.row(COMBINED, "p_minus_best") or {}
+        p = f", p {p_value(p_row['value'])}" if is_number(p_row.get("value")) else ""
+        said.append(f"{signed(gain['value'])} {interval(gain)} over the attack that leads in the training folds{p}")
+    return [text for text in said if text]
 
 
 def _flagged(facts: Facts, name: str, fpr: float) -> Cell:

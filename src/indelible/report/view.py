@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from indelible.report import background, wording
 from indelible.report.background import DefinitionView, Pairs
-from indelible.report.facts import BLIND, FPRS, Facts
+from indelible.report.facts import BLIND, COMBINED, FPRS, Facts
 from indelible.report.findings import Finding, findings
 from indelible.report.format import (
     Cell,
@@ -165,6 +165,8 @@ def _summary(facts: Facts) -> list[tuple[str, Cell]]:
         (f"Members caught at 1% FPR, {plain(best)}", rate_cell(facts.row(best, "tpr@0.01"))),
         ("Smallest AUC this could show", metric_cell(facts.row(best, "smallest_auc"))),
     ]
+    if COMBINED in facts.attacks:
+        cells.append(("AUC of all scores together, fitted", metric_cell(facts.row(COMBINED, "auc"))))
     return cells if best else cells[:1]
 
 

@@ -50,6 +50,12 @@ UNCONTROLLED_STEPS = [
     "Until then treat the model as if it leaked: do not ship it where the training records are confidential.",
 ]
 
+UPPER_VIEW = (
+    "what a logistic regression on all scores of this run would reach if fitted on records whose membership is known, "
+    "which an attacker seldom has; no part of the verdict"
+)
+NO_EVIDENCE = "an upper view is no evidence and is not held against this control"
+
 LIMITS = [
     (
         "“Not detected” is not proof of absence: only the attacks listed here ran, with the settings listed here. A "

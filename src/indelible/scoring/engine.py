@@ -134,8 +134,14 @@ def answer(
     n = distributed.n_processes()
     stage, every = (stage, WRITE_EVERY_SECONDS) if n == 1 else (f"{stage} (one of {n} shares)", MEET_EVERY_SECONDS)
 
-    def store(answers: Iterable[tuple[int, TokenLogprobs]]) -> None:
-        rows = [(todo[i], reply) for i, reply in answers]
+    def store(answers: Iterable[tuple[int, TokenLogprobs | Unscorable]]) -> None:
+        rows = []
+        for i, reply in answers:
+            if isinstance(reply, Unscorable):  # not cached: it may be answered another time
+                failed[todo[i]] = str(reply)
+            else:
+                rows.append((todo[i], reply))
+        counts.failed = len(failed)
         found.update(rows)
         if cache is not None and rows:
             cache.write(model.fingerprint, rows)
@@ -144,7 +150,7 @@ def answer(
         replies = iter(model.stream(share))
         working = True
         while working:
-            ready: list[tuple[int, TokenLogprobs]] = []
+            ready: list[tuple[int, TokenLogprobs | Unscorable]] = []
             error: BaseException | None = None
             more = False
             until = time.monotonic() + every

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from indelible import distributed
 from indelible.data.records import Query
-from indelible.errors import ModelError
+from indelible.errors import ModelError, Unscorable
 from indelible.models.base import LanguageModel
 from indelible.progress import Progress
 from indelible.scoring.cache import AnswerCache
@@ -63,10 +63,22 @@ def reply(
         for start in range(0, len(todo), AT_ONCE * n):
             part = todo[start : start + AT_ONCE * n]
             own = part[mine::n]
-            made = [(own[i], text) for i, text in model.replies(own)]
-            for rows in distributed.gather(made):
-                texts.update(rows)
-                if cache is not None and rows:
-                    cache.write_texts(model.fingerprint, rows)
+            made: list[tuple[Query, str | Unscorable]] = []
+            broken: BaseException | None = None
+            try:
+                made.extend((own[i], text) for i, text in model.replies(own))
+            except BaseException as caught:  # noqa: BLE001 - raised below, once what was made is safe
+                broken = caught
+            with distributed.undisturbed():
+                parts, broken = distributed.meet(made, broken)
+                for rows in filter(None, parts):
+                    failed.update((query, str(text)) for query, text in rows if isinstance(text, Unscorable))
+                    new = [(query, text) for query, text in rows if not isinstance(text, Unscorable)]
+                    texts.update(new)
+                    if cache is not None and new:
+                        cache.write_texts(model.fingerprint, new)
+            if broken is not None:
+                raise broken
             progress.advance(len(part))
+    counts.failed = len(failed)
     return Answers({}, failed, texts=texts), counts

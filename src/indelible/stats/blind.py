@@ -14,7 +14,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .bootstrap import bootstrap_auc, cluster_weights, side_units
+from .bootstrap import bootstrap_auc
+from .crossfit import (
+    Folds,
+    Labels,
+    fold_aucs,
+    fold_weights,
+    group_codes,
+    permutation_p,
+    split_folds,
+    too_few_for_folds,
+    weighted_fold_aucs,
+)
 from .intervals import check_level
 from .paired import Paired, from_replicates
 from .roc import Floats, auc
@@ -79,21 +90,7 @@ def training_words(counts: NDArray[np.float32], train: NDArray[np.int64]) -> NDA
     return np.asarray(present >= MIN_DF * train.size)
 
 
-def _split(member: NDArray[np.bool_], units: NDArray[np.int64], n_folds: int, seed: int) -> NDArray[np.int64]:
-    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
-
-    folds = np.zeros(member.size, np.int64)
-    # With one record a group both splitters stratify records; the plain one is a hundred times faster.
-    alone = np.unique(units).size == units.size
-    splitter = (StratifiedKFold if alone else StratifiedGroupKFold)(n_splits=n_folds, shuffle=True, random_state=seed)
-    for k, (_, test) in enumerate(splitter.split(np.zeros((member.size, 1)), member, None if alone else units)):
-        folds[test] = k
-    return folds
-
-
-def _out_of_fold(
-    counts: NDArray[np.float32], member: NDArray[np.bool_], folds: NDArray[np.int64], n_trees: int, seed: int
-) -> Floats:
+def _out_of_fold(counts: NDArray[np.float32], member: Labels, folds: Folds, n_trees: int, seed: int) -> Floats:
     from sklearn.ensemble import RandomForestClassifier
 
     scores = np.full(member.size, np.nan)
@@ -107,12 +104,6 @@ def _out_of_fold(
         forest.fit(counts[train][:, words], member[train])
         scores[test] = forest.predict_proba(counts[test][:, words])[:, list(forest.classes_).index(True)]
     return scores
-
-
-def _fold_aucs(scores: Floats, member: NDArray[np.bool_], folds: NDArray[np.int64]) -> list[float]:
-    """AUC of every fold that holds both classes."""
-    rows = [folds == k for k in np.unique(folds)]
-    return [auc(scores[r & member], scores[r & ~member]) for r in rows if (r & member).any() and (r & ~member).any()]
 
 
 def bag_of_words(
@@ -144,25 +135,23 @@ def bag_of_words(
         raise ValueError(f"{len(texts)} texts, {labels.size} labels and {len(groups)} groups do not match")
     if n_folds < 2 or n_repeats < 1 or n_permutations < 0:
         raise ValueError("at least 2 folds, 1 repeat and 0 permutations are needed")
-    units = np.unique(np.asarray(groups, dtype=str), return_inverse=True)[1].astype(np.int64)
-    for side, what in ((labels, "members"), (~labels, "non-members")):
-        n_units = np.unique(units[side]).size
-        if n_units < n_folds:
-            return _not_run(level, f"{n_units} groups of {what}; {n_folds} folds need at least {n_folds} on each side")
-    if np.bincount(units).max() * 2 >= labels.size:
-        return _not_run(level, "one group holds half of the records or more; folds cannot be balanced")
+    units = group_codes(groups)
+    why = too_few_for_folds(labels, units, n_folds)
+    if why is not None:
+        return _not_run(level, why)
     counts = word_counts(texts)
     if not training_words(counts, np.arange(labels.size)).any():
         return _not_run(level, "no word occurs in 5% of the texts")
 
-    splits = [_split(labels, units, n_folds, seed + 1000 * r) for r in range(n_repeats)]
+    splits = [split_folds(labels, units, n_folds, seed + 1000 * r) for r in range(n_repeats)]
     runs = [_out_of_fold(counts, labels, folds, N_TREES, seed + 1000 * r) for r, folds in enumerate(splits)]
-    per_fold = [_fold_aucs(scores, labels, folds) for scores, folds in zip(runs, splits, strict=True)]
+    per_fold = [fold_aucs(scores, labels, folds) for scores, folds in zip(runs, splits, strict=True)]
     if any(len(aucs) < n_folds for aucs in per_fold):
         return _not_run(level, "a fold holds no member or no non-member: the groups are too uneven")
     headline = float(np.mean(per_fold))
     scores = np.mean(runs, axis=0)
-    replicates = _fold_replicates(runs[0], labels, groups, splits[0], n_bootstrap, np.random.default_rng(seed))
+    weights = fold_weights(labels, groups, splits[0], n_bootstrap, np.random.default_rng(seed))
+    replicates = weighted_fold_aucs(runs[0], labels, splits[0], weights)
     # The bootstrap sees the first repeat; shifting by its AUC centres it on the headline.
     shifted = replicates - float(np.mean(per_fold[0])) + headline
     low, high = np.clip(np.quantile(shifted, [(1 - level) / 2, (1 + level) / 2]), 0.0, 1.0)
@@ -177,42 +166,19 @@ def bag_of_words(
 
 def _permutation_p(
     counts: NDArray[np.float32],
-    labels: NDArray[np.bool_],
+    labels: Labels,
     units: NDArray[np.int64],
     groups: Sequence[str],
     n_folds: int,
     n_permutations: int,
     seed: int,
 ) -> float:
-    rng = np.random.default_rng([seed, 1])
-    codes, unit_is_member = side_units(groups, labels)
+    def statistic(member: Labels, run_seed: int) -> float:
+        folds = split_folds(member, units, n_folds, run_seed)
+        areas = fold_aucs(_out_of_fold(counts, member, folds, N_TREES_PERMUTATION, run_seed), member, folds)
+        return float(np.mean(areas)) if areas else float("nan")
 
-    def statistic(member: NDArray[np.bool_], run_seed: int) -> float:
-        folds = _split(member, units, n_folds, run_seed)
-        return float(
-            np.mean(_fold_aucs(_out_of_fold(counts, member, folds, N_TREES_PERMUTATION, run_seed), member, folds))
-        )
-
-    observed = statistic(labels, seed)
-    drawn = [statistic(rng.permutation(unit_is_member)[codes], seed + 7919 * (b + 1)) for b in range(n_permutations)]
-    return (1 + sum(value >= observed - 1e-12 for value in drawn)) / (1 + n_permutations)
-
-
-def _fold_replicates(
-    scores: Floats,
-    member: NDArray[np.bool_],
-    groups: Sequence[str],
-    folds: NDArray[np.int64],
-    n_bootstrap: int,
-    rng: np.random.Generator,
-) -> Floats:
-    weights = cluster_weights(groups, (folds * 2 + member).tolist(), n_bootstrap, rng)
-    per_fold = []
-    for k in np.unique(folds):
-        one, two = (folds == k) & member, (folds == k) & ~member
-        if one.any() and two.any():
-            per_fold.append(bootstrap_auc(scores[one], scores[two], weights[:, one], weights[:, two]))
-    return np.asarray(np.mean(per_fold, axis=0))
+    return permutation_p(statistic, labels, groups, n_permutations, seed, purpose=1)
 
 
 def departure_minus_blind(
@@ -242,13 +208,13 @@ def departure_minus_blind(
         raise ValueError("target, blind scores, folds, membership and groups must be of one length")
     if direction not in (1, -1):
         raise ValueError(f"direction must be 1 or -1, got {direction}")
-    per_fold = _fold_aucs(blind, labels, fold)
+    per_fold = fold_aucs(blind, labels, fold)
     if not per_fold:
         raise ValueError("no fold holds both a member and a non-member")
     area, area_blind = auc(scores[labels], scores[~labels]), max(float(np.mean(per_fold)), 0.5)
     rng_seed = np.random.default_rng([seed, 2]).integers(2**31)
-    blind_replicates = _fold_replicates(blind, labels, groups, fold, n_bootstrap, np.random.default_rng(rng_seed))
-    weights = cluster_weights(groups, (fold * 2 + labels).tolist(), n_bootstrap, np.random.default_rng(rng_seed))
+    weights = fold_weights(labels, groups, fold, n_bootstrap, np.random.default_rng(rng_seed))
+    blind_replicates = weighted_fold_aucs(blind, labels, fold, weights)
     replicates = bootstrap_auc(scores[labels], scores[~labels], weights[:, labels], weights[:, ~labels])
     gap = direction * (replicates - 0.5) - np.maximum(blind_replicates - 0.5, 0.0)
     result = from_replicates(0.5 + direction * (area - 0.5), area_blind, gap, level)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -13,9 +14,10 @@ from indelible.errors import DataError
 
 from .blind import BLIND_ATTACK, BlindResult, bag_of_words, departure_minus_blind
 from .cohort import Cohort, Column, ColumnKey, column_auc, compare, missing_note, read_cohort, read_columns, unusable
+from .combined import COMBINED, N_PERMUTATIONS, CombinedResult, combine
 from .metrics import Metric
 from .paired import Paired, holm, smallest_effect
-from .rows import blind_rows, describe, evidence_rows, pair_rows
+from .rows import blind_rows, combined_rows, describe, evidence_rows, given_rows, pair_rows
 from .verdict import Control, Evidence, Verdict, judge
 
 SIGNIFICANCE = 0.05
@@ -26,15 +28,18 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Rows of metrics.json, the verdict, and the blind control (None where it was not asked for).
+    """Rows of metrics.json, the verdict, the blind control and the fitted combination (None where not asked for).
 
-    `blind_scores` maps record_id to the out-of-fold score of the blind control, empty where it did not run.
+    `blind_scores` and `combined_scores` map record_id to the out-of-fold score of either, empty where it did not run;
+    NaN where no attack has a score to combine.
     """
 
     metrics: tuple[Metric, ...]
     verdict: Verdict
     blind: BlindResult | None
     blind_scores: Mapping[str, float] = field(default_factory=dict)
+    combined: CombinedResult | None = None
+    combined_scores: Mapping[str, float] = field(default_factory=dict)
 
 
 def evaluate(
@@ -48,6 +53,8 @@ def evaluate(
     n_bootstrap: int = 2000,
     controls_not_run: Mapping[str, str] = _NOTHING,
     blind_permutations: int = 99,
+    combined: bool = False,
+    combined_permutations: int = N_PERMUTATIONS,
 ) -> Evaluation:
     """Everything the audit and `indelible score` report about scores.
 
@@ -57,6 +64,8 @@ def evaluate(
         its out-of-fold scores (as one fold), and without those `controls_not_run` says why it did not run.
     level: of every interval, those of the controls included; the verdict's tests are at 5% whatever it is.
     controls_not_run: reasons under the names "base" and "bag-of-words".
+    combined: fit the combination of all scores (`stats.combined`). Without it, rows of the attack "combined" in
+        `scores` serve as its out-of-fold scores, pooled. Either way it is only described: it never enters the verdict.
     Attacks are compared in all pairs (`auc_minus:<other>`), their p-values Holm-adjusted over the pairs.
     The result does not depend on the order of rows. Raises DataError for tables that do not fit together.
     """
@@ -64,7 +73,8 @@ def evaluate(
     columns = read_columns(scores, cohort)
     alpha = SIGNIFICANCE
     blind, blind_column, folds = _blind(cohort, columns, texts, blind_permutations)
-    columns = {key: column for key, column in columns.items() if key[0] != BLIND_ATTACK}
+    given = next((column for (attack, _), column in columns.items() if attack == COMBINED), None)
+    columns = {key: column for key, column in columns.items() if key[0] not in (BLIND_ATTACK, COMBINED)}
     targets = {attack: column for (attack, model), column in columns.items() if model == "target"}
 
     rows: list[Metric] = []
@@ -82,9 +92,17 @@ def evaluate(
     rows.extend(pair_rows(targets, cohort))
     if blind is not None:
         rows.extend(blind_rows(blind, cohort))
+    fitted = None
+    if combined:
+        n_rows = Counter(zip(scores["attack"].astype(str), scores["model"].astype(str), strict=True))
+        fitted = combine(columns, cohort, n_rows=n_rows, fprs=fprs, n_permutations=combined_permutations)
+        rows.extend(combined_rows(fitted, cohort, fprs))
+    elif given is not None:
+        rows.extend(given_rows(COMBINED, given, cohort, fprs))
     controls = _controls(columns, blind, controls_not_run)
     known = {} if blind_column is None else dict(zip(cohort.ids, blind_column.values.tolist(), strict=True))
-    return Evaluation(tuple(rows), judge(evidence, controls, alpha), blind, known)
+    mixed = {} if fitted is None or not fitted.scores else dict(zip(cohort.ids, fitted.scores, strict=True))
+    return Evaluation(tuple(rows), judge(evidence, controls, alpha), blind, known, fitted, mixed)
 
 
 def _blind(

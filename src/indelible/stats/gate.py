@@ -104,6 +104,7 @@ def check_gates(gates: Sequence[Gate], attacks: Sequence[str], fprs: Sequence[fl
         ConfigError: with the closest known name.
     """
     single = {"auc", "p_value", "p_holm", "smallest_auc", "auc_minus_base", "auc_minus_blind"}
+    single |= {"auc_minus_best", "p_minus_best"}  # of the fitted combination
     rates = {f"{name}@{fpr:g}" for name in ("tpr", "tpr_bounded") for fpr in fprs}
     pairs = {f"{name}:{attack}" for name in ("auc_minus", "p_minus") for attack in attacks}
     for gate in gates:

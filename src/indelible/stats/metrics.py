@@ -17,9 +17,11 @@ class Metric:
     """One row. Where the number does not exist `value` is None and `reason` says why.
 
     Attributes:
-        attack: the attack's name. model: "target", "base" or "none" (the blind control uses no model).
+        attack: the attack's name. model: "target", "base" or "none" (fitted scores: the blind control, the
+            combination).
         metric: "auc", "p_value", "tpr@0.01", "tpr_bounded@0.01", and for the target model "p_holm", "auc_minus_base",
-            "auc_minus_blind", "auc_minus:<other attack>", "p_minus:<other attack>", "smallest_auc".
+            "auc_minus_blind", "auc_minus:<other attack>", "p_minus:<other attack>", "smallest_auc"; of the combination
+            "auc_minus_best" and "p_minus_best".
         low, high, level, method: the interval, its confidence, and how value or interval were made.
         realised_fpr, fpr_upper, threshold: of an operating point; see `stats.roc.OperatingPoint`.
         n_members, n_nonmembers: records the number rests on.

@@ -1,4 +1,4 @@
-"""Rows of metrics.json: one attack on one model, pairs of attacks, the blind control."""
+"""Rows of metrics.json: one attack on one model, pairs of attacks, the blind control, the fitted combination."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 
 from .blind import BLIND_ATTACK, BlindResult
 from .cohort import Cohort, Column, column_auc, compare, unusable
-from .intervals import tpr_interval
+from .combined import COMBINED, CombinedResult
+from .intervals import Interval, tpr_interval
 from .metrics import Metric
 from .paired import Paired, holm
 from .roc import bounded_operating_point, operating_point
@@ -116,3 +117,63 @@ def blind_rows(blind: BlindResult, cohort: Cohort) -> list[Metric]:
     )  # fmt: skip
     why = blind.reason or (None if blind.p_value is not None else "no permutations were asked for")
     return [base, replace(base, metric="p_value", value=blind.p_value, low=None, high=None, level=None, reason=why)]
+
+
+def given_rows(attack: str, column: Column, cohort: Cohort, fprs: Sequence[float]) -> list[Metric]:
+    """Out-of-fold scores of a fitted attack read from a score table, where folds are not known: pooled."""
+    rows = describe(attack, "none", column, cohort, fprs)
+    return [replace(row, method=f"scores as given, pooled; {row.method}") if row.method else row for row in rows]
+
+
+def combined_rows(found: CombinedResult, cohort: Cohort, fprs: Sequence[float]) -> list[Metric]:
+    """The fitted combination: AUC, permutation p, rates, and what it gains over each attack and over the base alone."""
+    known = found.known if found.scores else np.zeros(cohort.member.size, dtype=bool)
+    one, two = cohort.sides(known)
+    why = found.reason
+    method = found.method + (f"; left out: {'; '.join(found.unused)}" if found.unused else "")
+    base = Metric(COMBINED, "none", "auc", found.auc, n_members=int(one.sum()), n_nonmembers=int(two.sum()), reason=why)
+    p_why = why or (None if found.p_value is not None else "no permutations were asked for")
+    p_method = f"labels permuted over groups and refitted on one split, {found.n_permutations}"
+    rows = [
+        _with_interval(replace(base, method=method), found.interval),
+        replace(base, metric="p_value", value=found.p_value, method=p_method, reason=p_why),
+    ]
+    rates = {rate.fpr: rate for rate in found.rates}
+    for fpr in fprs:
+        rate = rates.get(fpr)
+        row = replace(base, metric=f"tpr@{fpr:g}", value=None)
+        if rate is not None:
+            row = replace(row, value=rate.tpr, realised_fpr=rate.realised_fpr, reason=rate.reason)
+            row = _with_interval(replace(row, method="a threshold in each held-out fold"), rate.interval)
+        rows.append(row)
+    unbounded = why or "each held-out fold has a threshold of its own, so no one bound on the false-positive rate holds"
+    rows += [replace(base, metric=f"tpr_bounded@{fpr:g}", value=None, reason=unbounded) for fpr in fprs]
+    for attack, gain in found.versus.items():
+        rows += _gain_rows(base, f":{attack}", gain, found.versus_p.get(attack), "Holm over the attacks")
+    best = found.versus_best
+    alone = best.p_value if isinstance(best, Paired) else None
+    rows += _gain_rows(base, "_best", why or best, alone, "the attack that separates the training folds best")
+    rows += _gain_rows(base, "_base", why or found.versus_base, None, "")[:1]
+    missing = None if found.base_auc is not None else why or str(found.versus_base)
+    control = replace(base, model="base", value=found.base_auc, method="the same on the base's scores alone")
+    control = replace(control, reason=missing)
+    return [*rows, _with_interval(control, found.base_interval)]
+
+
+def _gain_rows(base: Metric, over: str, gain: Paired | str, p_value: float | None, how: str) -> list[Metric]:
+    """`auc_minus<over>` and `p_minus<over>` of the combination."""
+    row = replace(base, metric=f"auc_minus{over}", value=None)
+    if isinstance(gain, str):
+        row = replace(row, reason=gain)
+        return [row, replace(row, metric=f"p_minus{over}", method=how)]
+    why = None if p_value is not None else "the difference has no variance to test against"
+    p_row = replace(row, metric=f"p_minus{over}", value=p_value, method=how, reason=why)
+    return [_paired_row(row, gain), p_row]
+
+
+def _with_interval(row: Metric, ends: Interval | None) -> Metric:
+    """The row with its interval, whose method is added to the row's."""
+    if ends is None:
+        return row
+    method = "; ".join(text for text in (row.method, ends.method) if text)
+    return replace(row, low=ends.low, high=ends.high, level=ends.level, method=method)

@@ -11,7 +11,12 @@ from indelible.errors import ConfigError
 from indelible.models.load import LoadOptions, load_model
 from indelible.models.sources import locate
 from indelible.progress import say
+from indelible.training.budget import check_private
+from indelible.training.peft import check_adapter_settings, trainable_layout
 from indelible.training.sft import fine_tune
+
+ARITHMETIC = {"auto": "auto", "on": "bfloat16", "off": "float32"}
+"""What `autocast` means for the layers of a quantised base."""
 
 
 def run_train(config: TrainConfig) -> Path:
@@ -20,24 +25,34 @@ def run_train(config: TrainConfig) -> Path:
     Raises:
         UserError: one line saying what to mend.
     """
+    check_adapter_settings(config)
+    check_private(config)
     out = Path(config.out)
     table = from_main(lambda: _read(config, out))
     first_on_each_machine(lambda: locate(config.model))  # converts an embedded model that is not in the cache yet
     options = LoadOptions(
         device=config.device,
-        dtype="float32",
+        # A quantised base computes in what passes compute in; other weights stay float32, and autocast does the rest.
+        dtype="float32" if config.quantise == "none" else ARITHMETIC[config.autocast],
+        quantise=config.quantise,
         template=config.template,
         system=config.system,
         trust_remote_code=config.trust_remote_code,
         chat_data=table.kind == "chat",
         trainable=True,
     )
-    model, source = load_model(config.model, options)
+    with trainable_layout():
+        model, source = load_model(config.model, options)
     if source.kind == "adapter":
         raise ConfigError(f"{config.model} is an adapter: train from a full model")
     say(f"{len(table.records)} rows ({table.format}); {config.epochs} epochs; template {model.chat.name}")
     steps = fine_tune(model, table.records, config, out, train_sha256=table.sha256)
-    say(f"{len(steps)} steps, loss {steps[0].loss:.3f} -> {steps[-1].loss:.3f}; written to {out}")
+    losses = [s.loss for s in steps if s.rows]  # DP-SGD has steps without a row
+    say(
+        f"{len(steps)} steps"
+        + (f", loss {losses[0]:.3f} -> {losses[-1]:.3f}" if losses else "")
+        + f"; written to {out}"
+    )
     return out
 
 

@@ -6,6 +6,7 @@ tokens under the loss are the tokens that audits score.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import time
@@ -25,12 +26,15 @@ from indelible.errors import ConfigError, DataError, UserError
 from indelible.models.causal import CausalModel, default_dtype
 from indelible.progress import Progress, say
 from indelible.runs import write_json
+from indelible.training.budget import Budget, poisson_plan, privacy_budget
 from indelible.training.passes import add_gradient
+from indelible.training.private import private_gradient
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One optimiser step as it happened: which rows, at what rate, with what mean loss (nats a supervised token)."""
+    """One optimiser step as it happened: which rows, at what rate, with what mean loss (nats a supervised token; NaN
+    for a step of DP-SGD that drew no row)."""
 
     step: int
     epoch: int
@@ -109,6 +113,8 @@ def share_of(rows: Sequence[int], encoded: Sequence[Encoded], n_processes: int, 
 
 def plan_steps(n_rows: int, config: TrainConfig) -> list[tuple[int, list[int]]]:
     """Epoch, from 1, and rows of every optimiser step."""
+    if config.dp_epsilon is not None:
+        return poisson_plan(n_rows, config)
     orders = row_order(n_rows, config.epochs, config.seed, shuffle=config.shuffle)
     return [
         (epoch, order[i : i + config.batch_size])
@@ -133,21 +139,27 @@ def optimise(model: CausalModel, encoded: Sequence[Encoded], config: TrainConfig
     )
     plan = plan_steps(len(encoded), config)
     warmup = config.warmup_steps if config.warmup_steps is not None else round(config.warmup_ratio * len(plan))
-    autocast = use_autocast(config, model)
+    autocast, private = use_autocast(config, model), config.dp_epsilon is not None
+
+    def plain(rows: Sequence[int]) -> tuple[float, int]:
+        size = config.micro_batch_tokens
+        return train_step(model, parameters, rows, encoded, micro_batch_tokens=size, autocast=autocast)
+
+    dp = private_gradient(model, encoded, optimiser, config, autocast=autocast)
     model.module.train()
-    for number, (epoch, rows) in enumerate(plan, start=1):
-        rate = learning_rate(number, len(plan), config.learning_rate, config.schedule, warmup)
-        for group in optimiser.param_groups:
-            group["lr"] = rate
-        loss, n_tokens = train_step(
-            model, parameters, rows, encoded, micro_batch_tokens=config.micro_batch_tokens, autocast=autocast
-        )
-        if not math.isfinite(loss):
-            raise UserError(f"training diverged at step {number}: the loss is not finite; lower --learning-rate")
-        torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-        yield Step(number, epoch, tuple(rows), rate, loss, n_tokens)
+    with dp if private else contextlib.nullcontext(plain) as gradient:
+        for number, (epoch, rows) in enumerate(plan, start=1):
+            rate = learning_rate(number, len(plan), config.learning_rate, config.schedule, warmup)
+            for group in optimiser.param_groups:
+                group["lr"] = rate
+            loss, n_tokens = gradient(rows)
+            if rows and not math.isfinite(loss):
+                raise UserError(f"training diverged at step {number}: the loss is not finite; lower --learning-rate")
+            if not private:  # there, each row's gradient is clipped
+                torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+            yield Step(number, epoch, tuple(rows), rate, loss, n_tokens)
     model.module.eval()
 
 
@@ -157,7 +169,8 @@ def fine_tune(
     """Train, and write `out`: the model folder, `training_log.parquet`, `training.json`, and `checkpoint-STEP` folders.
 
     Args:
-        model: loaded in float32; its module is trained in place (or an adapter put on it, for LoRA).
+        model: loaded in float32, or quantised within `trainable_layout`; its module is trained in place (or an adapter
+            put on it, for LoRA).
         records: training rows, in file order.
         train_sha256: of the file they come from, for `training.json`.
 
@@ -175,6 +188,9 @@ def fine_tune(
     agree((tokens, model.weights_fingerprint, config.model_dump(exclude={"out"})), "rows, model or settings")
     if n_processes() > 1:
         torch.manual_seed(config.seed + process_index())  # what is dropped at random must differ between them
+    privacy = privacy_budget(len(encoded), config) if config.dp_epsilon is not None else None
+    if privacy is not None:
+        say(f"DP-SGD to {privacy}")
     plan = plan_steps(len(encoded), config)
     late = [step for step in config.save_at if step > len(plan)]
     if late:
@@ -184,12 +200,13 @@ def fine_tune(
     with Progress("training", total=sum(len(encoded[i]) for _, rows in plan for i in rows), unit="tokens") as progress:
         for step in optimise(model, encoded, config):
             steps.append(replace(step, rows=tuple(kept[i] for i in step.rows)))
-            progress.advance(sum(len(encoded[i]) for i in step.rows))
+            if step.rows:
+                progress.advance(sum(len(encoded[i]) for i in step.rows))
             if is_main() and step.step in config.save_at and step.step < len(plan):
                 save_checkpoint(model, out / f"checkpoint-{step.step}", config, steps)
     if is_main():
         _write(model, records, config, out, steps, n_rows=len(encoded), seconds=time.monotonic() - started,
-               train_sha256=train_sha256)  # fmt: skip
+               train_sha256=train_sha256, privacy=privacy)  # fmt: skip
     return steps
 
 
@@ -203,6 +220,7 @@ def _write(
     n_rows: int,
     seconds: float,
     train_sha256: str | None,
+    privacy: Budget | None,
 ) -> None:
     from indelible.training.ledger import save_checkpoint, write_log
 
@@ -214,15 +232,18 @@ def _write(
         "train_sha256": train_sha256,
         "steps": len(steps),
         "seconds": round(seconds, 1),
-        "final_loss": steps[-1].loss,
+        "final_loss": next((s.loss for s in reversed(steps) if s.rows), None),
         "template": model.chat.name,
         "system": model.chat.system,
         "loss_on": "answers and their end markers",
         "packing": False,  # no row sees another; side by side in one pass they may lie
         "processes": n_processes(),
         **config.model_dump(mode="json"),
-        "arithmetic": "bfloat16 autocast, float32 weights" if use_autocast(config, model) else "float32",
+        "arithmetic": ("bfloat16 autocast, float32 weights" if use_autocast(config, model) else "float32")
+        + (f", but a {config.quantise} base" if config.quantise != "none" else ""),
     }
+    if privacy is not None:  # rows are clipped, steps are not
+        facts |= {"max_grad_norm": None, "privacy": privacy.facts([len(s.rows) for s in steps])}
     write_json(out / "training.json", facts, nan_as_null=True)
 
 

@@ -1,0 +1,82 @@
+"""Where a model server is: `server:URL?options`, and the key that the environment holds for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.parse
+from dataclasses import dataclass
+from typing import Any
+
+from indelible.errors import ModelError, did_you_mean
+
+KEYS = ("INDELIBLE_API_KEY", "OPENAI_API_KEY")
+"""Environment variables that may hold the key; the first that does counts."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """`server:URL?model=NAME&tokenizer=FOLDER&...`, taken apart.
+
+    Attributes:
+        url: up to where the endpoints' names follow (`http://host:8000/v1`).
+        model: as the server names it; None where it serves one.
+        tokenizer: folder, hub id or builtin:NAME of the model's own tokenizer.
+        context_length: tokens, where the server does not say.
+        requests_per_minute: at most so many; None for no limit.
+        concurrency: questions in flight.
+        timeout: seconds for one answer.
+    """
+
+    url: str
+    model: str | None = None
+    tokenizer: str | None = None
+    context_length: int | None = None
+    requests_per_minute: float | None = None
+    concurrency: int = 8
+    timeout: float = 120.0
+
+
+def parse_address(given: str) -> Address:
+    """Take `server:URL?options` apart.
+
+    Raises:
+        ModelError: no http address, a user name or password in it, an unknown option or a value out of range. The
+            message repeats no value, since a secret may be among them.
+    """
+    text, _, options = given.removeprefix("server:").partition("?")
+    try:
+        parts = urllib.parse.urlsplit(text)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host, parts = None, urllib.parse.urlsplit("")
+    if "@" in text:
+        raise ModelError(f"a server's address holds no user name or password: leave them out, and set {KEYS[0]}")
+    if parts.scheme not in {"http", "https"} or not host:
+        raise ModelError(
+            "no server's address: expected server:http://HOST:PORT, or https, such as server:http://localhost:8000"
+        )
+    url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/v1'}"
+    found: dict[str, Any] = {}
+    kinds: dict[str, type] = {
+        "model": str, "tokenizer": str, "context_length": int, "requests_per_minute": float, "concurrency": int,
+        "timeout": float,
+    }  # fmt: skip
+    for option in filter(None, options.split("&")):
+        name, _, value = option.partition("=")
+        if name not in kinds:
+            shown = name if re.fullmatch("[a-z_]{1,30}", name) else "..."
+            raise ModelError(did_you_mean(shown, list(kinds), "option of a server's address"))
+        try:
+            found[name] = kinds[name](urllib.parse.unquote(value))
+        except ValueError:
+            found[name] = 0
+        if not found[name] or (kinds[name] is not str and not 0 < found[name] < 1e9):
+            what = "a text" if kinds[name] is str else "a number above 0"
+            raise ModelError(f"option {name} of a server's address: expected {what}")
+    return Address(url, **found)
+
+
+def api_key() -> str | None:
+    """The key that the environment holds."""
+    return next((key for name in KEYS if (key := os.environ.get(name, "").strip())), None)
