@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
@@ -159,15 +158,9 @@ def resolve(kind: type[Config], flags: Mapping[str, Any], file: str | None = Non
     """
     given: dict[str, Any] = {}
     if file is not None:
-        import yaml
+        from indelible.yaml_file import read_settings
 
-        try:
-            read = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise ConfigError(f"config file {file} cannot be read: {' '.join(str(error).split())}") from error
-        if not isinstance(read, dict):
-            raise ConfigError(f"config file {file}: expected keys and values, found {type(read).__name__}")
-        given = dict(read)
+        given = read_settings(file, "config file")
     for key, value in flags.items():
         if isinstance(value, dict) and isinstance(given.get(key), dict):
             given[key] = {**given[key], **value}

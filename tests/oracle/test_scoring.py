@@ -256,6 +256,19 @@ def test_one_masked_call_gives_what_cutting_by_stretch_gives(toy, mixture, truth
         assert_equal(found[query], truth[query])
 
 
+@pytest.mark.parametrize("length", [attention.BLOCK, attention.BLOCK + 1, 2 * attention.BLOCK, 501])
+def test_causal_attention_in_blocks_is_whole_causal_attention(length: int) -> None:
+    generator = torch.Generator().manual_seed(length)
+    query = torch.randn(2, 3, length, 16, generator=generator)  # three heads read the same keys
+    key, value = (torch.randn(2, length, 16, generator=generator) for _ in range(2))
+    found, lse = attention._flash(query, key, value, 0.3, causal=True)
+    scores = (query.double() @ key.double()[:, None].mT * 0.3).masked_fill(
+        torch.ones(length, length, dtype=torch.bool).triu(1), -torch.inf
+    )
+    torch.testing.assert_close(found.double(), scores.softmax(-1) @ value.double()[:, None], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(lse.double(), scores.logsumexp(-1), atol=1e-5, rtol=1e-5)
+
+
 def test_an_adapted_model_answers_through_its_adapter_and_its_base_view_as_the_base(lora_toy, mixture, truth) -> None:
     model, _ = load_model(str(lora_toy), FLOAT32)
     tuned, _ = answer(model, mixture)

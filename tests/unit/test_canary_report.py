@@ -18,6 +18,7 @@ from indelible.report import canary_plots
 from indelible.report.canary import render_canary
 from indelible.report.canary_facts import CanaryFacts, CanaryRun
 from indelible.report.canary_figures import draw
+from indelible.report.canary_tables import exposure_cell
 from indelible.report.canary_view import build
 from indelible.report.format import count
 from indelible.stats.conclusions import verdict
@@ -305,6 +306,19 @@ def test_points_stand_where_the_metrics_say(drawings: list[Any]) -> None:
         for seed in (0, 1, 2):
             value = facts.value(setting, "exposure_median", "redacted", seed)
             assert any(place < x < place + 0.5 and abs(y - (value or -1)) < 1e-5 for x, y in drawn)
+
+
+def test_ties_are_said_where_they_move_the_median() -> None:
+    frame = readings([VISIBLE, REDACTED], base=False, clean=False, controls=6)
+    tied = (frame["condition"] == VISIBLE.name) & frame["exposure_bits"].notna()
+    frame.loc[tied, "exposure_optimistic_bits"] = frame["exposure_bits"] + 0.5
+    facts = CanaryFacts(CanaryRun(Path("run"), {}, frame, utility(frame), metrics_of(frame), {}))
+    for setting in facts.of_role("focal"):
+        median = facts.value(setting, "exposure_median", "redacted", 0)
+        assert median is not None
+        detail = exposure_cell(facts, setting, "redacted", 0).detail
+        said = f"{median + 0.5:.2f} with ties in the code's favour" in detail
+        assert said is (setting.condition == VISIBLE.name)
 
 
 def test_settings_of_one_axis_alone_are_one_series() -> None:

@@ -217,6 +217,10 @@ WRONG = {
         changed(models__target__training={"epoch": 2}, axes={}),
         "training: unknown setting 'epoch'. Did you mean 'epochs'?",
     ),
+    "private without epsilon": (
+        changed(models__target__training={"dp_delta": 1e-5}, axes={}),
+        "--dp-delta is a setting of DP-SGD: give --dp-epsilon with it",
+    ),
     "an epoch too late": (changed(models__target__epoch=3), "epoch 3: that training has 2"),
     "trained from itself": (changed(models__base={"from": "target", "rows": "train"}), "it is trained from itself"),
     "own setting": (changed(audit__out="x", axes={}), "audit.out is set by the sweep: leave it out"),

@@ -57,8 +57,9 @@ _DOCTOR = "If you are a doctor, please answer the medical questions based on the
 _SUMMARISE = "Summarize the following article."
 _COMPLETE = "Complete the following news article."
 
-# Ids, configurations, splits and columns are those that public code which loads these sets names; no set could be
-# downloaded where this was written, so that a set's owner may have changed any of them since. That AG News is cut at
+# Ids, configurations, splits and columns are those that public code which loads these sets names (of Alpaca and Dolly:
+# those that they are commonly known by); no set could be downloaded where this was written, so that a set's owner may
+# have changed any of them since. That AG News is cut at
 # half its words, and all wording of `fixed` but the doctor's (which HealthCareMagic's own rows carry), is our choice.
 NAMED: dict[str, Named] = {
     "healthcaremagic": Named(

@@ -84,7 +84,7 @@ def number_cell(row: MetricRow | None, style: str = "bits", absent: str = "not m
 
 
 def exposure_cell(facts: CanaryFacts, setting: Setting, probe: str, seed: int | None, **more: Any) -> Cell:
-    """Median exposure with its quartiles."""
+    """Median exposure with its quartiles, and the median with ties in the code's favour where that is another number."""
     row = facts.row(setting, "exposure_median", probe, seed, **more)
     cell = number_cell(row)
     ends = [facts.value(setting, f"exposure_{end}", probe, seed, **more) for end in ("q1", "q3")]
@@ -92,8 +92,10 @@ def exposure_cell(facts: CanaryFacts, setting: Setting, probe: str, seed: int | 
         return cell
     middle = [decimal(end, 2) for end in ends if end is not None]
     half = f"middle half {middle[0]} to {middle[1]}" if len(middle) == 2 else ""
+    best = facts.value(setting, "exposure_median_optimistic", probe, seed, **more)
+    ties = "" if best is None or decimal(best, 2) == cell.text else f"{decimal(best, 2)} with ties in the code's favour"
     size = f"n\u00a0{count(row['n'])}" if is_number(row.get("n")) else ""
-    return Cell(cell.text, "; ".join(filter(None, (cell.detail, half, size, plain(row.get("reason") or "")))))
+    return Cell(cell.text, "; ".join(filter(None, (cell.detail, half, ties, size, plain(row.get("reason") or "")))))
 
 
 def results(facts: CanaryFacts) -> list[Block]:

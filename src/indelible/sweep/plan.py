@@ -26,6 +26,7 @@ from indelible.sweep.config import (
     ModelPlan,
     SweepConfig,
 )
+from indelible.training.budget import check_private
 
 ROLES = ("model", "base", "reference", "generator")
 """Settings of an audit that name a model of the study."""
@@ -218,9 +219,10 @@ def training_settings(given: Mapping[str, Any], seed: int, **places: str) -> Tra
     """Settings of a training with its seed and places.
 
     Raises:
-        ConfigError: a wrong setting.
+        ConfigError: a wrong setting, or settings of DP-SGD that do not go together. MissingExtra: it needs opacus.
     """
     made: TrainConfig = _resolved(TrainConfig, {**given, "seed": seed, **places}, OWN_TRAINING, "training", given)
+    check_private(made)
     return made
 
 

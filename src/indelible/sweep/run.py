@@ -9,10 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from indelible.environment import default_out, run_facts
-from indelible.errors import ConfigError, UserError
+from indelible.errors import UserError
 from indelible.progress import say
 from indelible.runs import MANIFEST, RunDir, write_json
 from indelible.sweep.agreement import agreement
@@ -32,6 +30,7 @@ from indelible.sweep.cost import estimate
 from indelible.sweep.data import Rows
 from indelible.sweep.places import Places
 from indelible.sweep.plan import Cell, plan_cells
+from indelible.yaml_file import read_settings
 
 KIND = "sweep"
 MARKER = ".indelible-sweep"
@@ -56,13 +55,7 @@ def read_study(file: str, flags: Mapping[str, Any], data: str | None = None) -> 
     Raises:
         ConfigError: unreadable file, unknown key (with the closest known one), or a wrong value.
     """
-    try:
-        read = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"study {file} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(read, dict):
-        raise ConfigError(f"study {file}: expected keys and values, found {type(read).__name__}")
-    given = {**read, **flags}
+    given = {**read_settings(file, "study"), **flags}
     config = check(SweepConfig, given, f"study {file}: ")
     return (config if data is None else _with_data(config, data)), ({**given, "--data": data} if data else given)
 
