@@ -16,6 +16,7 @@ import typer
 from indelible import distributed
 from indelible.cli_canary import canary_app
 from indelible.cli_sweep import sweep
+from indelible.cli_tabular import tabular_app
 from indelible.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 
 app.add_typer(canary_app, name="canary")
+app.add_typer(tabular_app, name="tabular")
 app.command()(sweep)
 
 Opt = typer.Option
@@ -280,8 +282,8 @@ def version() -> None:
 
 
 @app.command("list")
-def list_(what: Annotated[str, typer.Argument(help="attacks, models, formats, cues or tasks")]) -> None:
-    """What there is: attacks, models, formats, cues, tasks."""
+def list_(what: Annotated[str, typer.Argument(help="attacks, models, formats, cues, tasks, tables or probes")]) -> None:
+    """What there is: attacks, models, formats, cues, tasks, tables, probes."""
     from indelible.listing import listing
 
     typer.echo(listing(what))

@@ -6,12 +6,15 @@ from indelible.errors import ConfigError, did_you_mean
 
 
 def listing(what: str) -> str:
-    """Plain lines for `attacks`, `models`, `formats`, `cues` or `tasks`.
+    """Plain lines for `attacks`, `models`, `formats`, `cues`, `tasks`, `tables` or `probes`.
 
     Raises:
         ConfigError: something else was asked for.
     """
-    lists = {"attacks": _attacks, "models": _models, "formats": _formats, "cues": _cues, "tasks": _tasks}
+    lists = {
+        "attacks": _attacks, "models": _models, "formats": _formats, "cues": _cues, "tasks": _tasks,
+        "tables": _tables, "probes": _probes,
+    }  # fmt: skip
     if what not in lists:
         raise ConfigError(did_you_mean(what, list(lists), "list"))
     return lists[what]()
@@ -71,3 +74,22 @@ def _tasks() -> str:
     from indelible.canaries.tasks import TASKS
 
     return "\n".join(TASKS)
+
+
+def _tables() -> str:
+    from indelible.data.table_files import NAMED_TABLES
+
+    files = "FILE\n    CSV, TSV, Parquet, ARFF, or a zip of one of them"
+    return "\n".join([*(f"{name}\n    {table.meaning}" for name, table in NAMED_TABLES.items()), files])
+
+
+def _probes() -> str:
+    import dataclasses
+
+    from indelible.attacks.tabular import PROBES
+
+    lines = []
+    for name, probe in PROBES.items():
+        settings = ", ".join(f"{field.name}={getattr(probe, field.name)}" for field in dataclasses.fields(probe))
+        lines += [name, f"    {probe.description}", *([f"    settings: {settings}"] if settings else [])]
+    return "\n".join(lines)

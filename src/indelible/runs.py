@@ -33,7 +33,10 @@ SCORED = ("audit", "demo", "score")
 """Kinds of runs that hold scores of records."""
 
 TEXTS = "texts.json"
-DERIVED = ("metrics.json", "verdict.json", TEXTS, "report.html", "report.md", "findings.json", "figures")
+ROWS = "rows.parquet"
+"""Raw rows of tables, only with --with-text."""
+
+DERIVED = ("metrics.json", "verdict.json", TEXTS, ROWS, "report.html", "report.md", "findings.json", "figures")
 """Made anew by every run: leftovers of an interrupted one are removed, so that no old text or number survives."""
 
 _TEMPORARY = ".tmp"

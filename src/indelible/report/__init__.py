@@ -43,6 +43,8 @@ def rerender(path: Path | str) -> None:
     from indelible.errors import UserError
     from indelible.report.canary import KINDS, render_canary
     from indelible.report.sweep import render_sweep
+    from indelible.report.tabular import render_tabular
+    from indelible.report.tabular_facts import KINDS as TABULAR
     from indelible.runs import MANIFEST, hash_files, read_manifest, read_run, write_json
 
     path = Path(path)
@@ -58,6 +60,8 @@ def rerender(path: Path | str) -> None:
         render_canary(path)
     elif manifest.get("kind") == "sweep":
         render_sweep(path)
+    elif manifest.get("kind") in TABULAR:
+        render_tabular(path)
     else:
         _write(read_run(path))
     hashes = listed | {name: digest for name, digest in hash_files(path).items() if _is_report(name)}

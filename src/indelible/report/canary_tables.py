@@ -84,7 +84,7 @@ def number_cell(row: MetricRow | None, style: str = "bits", absent: str = "not m
 
 
 def exposure_cell(facts: CanaryFacts, setting: Setting, probe: str, seed: int | None, **more: Any) -> Cell:
-    """Median exposure with its quartiles, and the median with ties in the code's favour where that is another number."""
+    """Median exposure with its quartiles, and that with ties in the code's favour where it is another number."""
     row = facts.row(setting, "exposure_median", probe, seed, **more)
     cell = number_cell(row)
     ends = [facts.value(setting, f"exposure_{end}", probe, seed, **more) for end in ("q1", "q3")]
