@@ -134,7 +134,8 @@ def grouped(x: Tensor, layout: Layout) -> Tensor:
     if layout.grouping == "same":
         at = torch.arange(n, device=x.device)
         return torch.stack([x[..., (at + 2**j) % n] for j in range(size)], dim=-1)
-    return F.pad(x, (0, -n % size)).unflatten(-1, (-1, size))
+    padded: Tensor = F.pad(x, (0, -n % size)).unflatten(-1, (-1, size))
+    return padded
 
 
 def _columns(w: Weights, layout: Layout, x: Tensor, labels: Tensor) -> Tensor:
@@ -242,7 +243,8 @@ def _scaled(w: Weights, at: str, q: Tensor, n_keys: int) -> Tensor:
     scale = scale.unflatten(-1, (q.shape[-3], 1, -1))  # (heads, 1, 1 or size)
     if name == "base_mlp":
         scale = scale * (1 + torch.tanh(_small(w, at + "query_mlp.", q)))
-    return q * scale
+    scaled: Tensor = q * scale
+    return scaled
 
 
 def _small(w: Weights, at: str, x: Tensor) -> Tensor:
@@ -260,7 +262,8 @@ def _rotated(x: Tensor, rope: Rope) -> Tensor:
 
 def _heads(x: Tensor, heads: int) -> Tensor:
     """(..., L, E) to (..., heads, L, E / heads)."""
-    return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
+    split: Tensor = x.unflatten(-1, (heads, -1)).transpose(-3, -2)
+    return split
 
 
 def _linear(w: Weights, at: str, x: Tensor) -> Tensor:

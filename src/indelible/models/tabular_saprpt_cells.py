@@ -95,7 +95,7 @@ class CellEncoding:
 
     def placeholder(self) -> NDArray[np.float32]:
         """(F',) the mean of every number, the context's most frequent date or text of every other column."""
-        row = self.context[0].copy()
+        row: NDArray[np.float32] = self.context[0].copy()
         for j, (_, kind) in enumerate(self.columns):
             cell, of = slice(j * CELL, (j + 1) * CELL), self.context[:, j * CELL : (j + 1) * CELL]
             if kind == "number":

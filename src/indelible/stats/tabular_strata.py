@@ -102,8 +102,8 @@ def stratified_p(
     if not strata.by_class:
         if groups is None:
             raise ValueError("without class strata, groups are needed")
-        m, n = ([g for g, keep in zip(groups, side, strict=True) if keep] for side in (of_member, ~of_member))
-        p_value, test = auc_p_value(values[of_member], values[~of_member], m, n, seed=seed)
+        inside, outside = ([g for g, k in zip(groups, side, strict=True) if k] for side in (of_member, ~of_member))
+        p_value, test = auc_p_value(values[of_member], values[~of_member], inside, outside, seed=seed)
         return p_value, f"{test}; no two groups hold the same classes often enough to permute within classes"
     ranks = stats.rankdata(values)
     sums = np.bincount(strata.unit, weights=ranks)

@@ -207,7 +207,7 @@ def _step(
             return float("nan")
         raise UserError(f"pretraining diverged at step {step + 1}: lower --learning-rate")
     optimiser.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     torch.nn.utils.clip_grad_norm_(parameters, settings.clip)
     for group in optimiser.param_groups:
         group["lr"] = settings.learning_rate * schedule(step, settings.steps, settings.warmup)
