@@ -3,8 +3,9 @@
 python experiments/combined_scores.py RUN [RUN ...]
 
 A run needs at least two scored attacks; base scores (--base in the audit) enter as further features, and the calibrated
-scores are set against their base values, higher being read as member. All is computed anew from scores.parquet and
-records.parquet, and nothing is written.
+scores are set against their base values, higher being read as member. Scores whose settings differ are not compared,
+nor is a base that was asked about a part of the records (--control-records). All is computed anew from scores.parquet
+and records.parquet, and nothing is written. experiments/icp_mia/calibration.yaml makes runs for it.
 """
 
 from __future__ import annotations
@@ -95,13 +96,37 @@ def size(found: Paired | str) -> float:
     return 0.0 if isinstance(found, str) else found.difference
 
 
-def calibration(columns: dict[ColumnKey, Column], cohort: Cohort) -> None:
+def mismatch(run: Run, cal: str, part: str) -> str | None:
+    """What of the settings that two scores share differs, or None."""
+    settings = {entry["name"]: entry["settings"] for entry in run.manifest["attacks"]}
+    one, other = settings[cal], settings[part]
+    differ = [f"{key} {one[key]} against {other[key]}" for key in one if key in other and one[key] != other[key]]
+    return f"settings differ: {', '.join(differ)}" if differ else None
+
+
+def too_few(model: str, n_asked: int, n_records: int) -> str | None:
+    """Why a model that was asked about a part of the records cannot be compared, or None."""
+    if n_asked == n_records:
+        return None
+    return f"the {model} was asked about {n_asked} of {n_records} records: leave out --control-records"
+
+
+def compared(
+    run: Run, columns: dict[ColumnKey, Column], cohort: Cohort, cal: str, part: str, model: str
+) -> Paired | str:
+    """A calibrated score minus its part on a model, or why they are not compared."""
+    n_asked = int(((run.scores["attack"] == part) & (run.scores["model"] == model)).sum())
+    why = mismatch(run, cal, part) or too_few(model, n_asked, len(cohort.ids)) or unusable(columns[part, model], cohort)
+    return why or compare(columns[cal, "target"], columns[part, model], cohort)
+
+
+def calibration(run: Run, columns: dict[ColumnKey, Column], cohort: Cohort) -> None:
     """Each calibrated score against the score itself and against its base value, all corrected together."""
     asked = [
-        (cal, part, model, compare(columns[cal, "target"], columns[part, model], cohort))
+        (cal, part, model, compared(run, columns, cohort, cal, part, model))
         for cal, part in CALIBRATED.items()
         for model in ("target", "base")
-        if (cal, "target") in columns and (part, model) in columns and unusable(columns[part, model], cohort) is None
+        if (cal, "target") in columns and (part, model) in columns
     ]
     if not asked:
         print("\nCalibration: no calibrated ICP score with its parts in this run.")
@@ -130,7 +155,7 @@ def report(path: Path, *, seed: int, level: float, n_bootstrap: int, n_permutati
     n_members = int(cohort.member.sum())
     print(f"\n## {run.name}\n\n{n_members} members, {cohort.member.size - n_members} non-members; seed {seed}")
     combination(run, columns, cohort, n_permutations)
-    calibration(columns, cohort)
+    calibration(run, columns, cohort)
 
 
 def main() -> None:

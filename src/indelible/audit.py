@@ -31,7 +31,7 @@ from indelible.report import render
 from indelible.runs import RunDir
 from indelible.scoring.cache import AnswerCache
 from indelible.scoring.engine import ENGINE_VERSION, Counts
-from indelible.selection import NEEDS, attack_facts, choose_attacks, expand, without_access, without_pool
+from indelible.selection import FORGIVING, NEEDS, attack_facts, choose_attacks, expand, without_access, without_pool
 from indelible.stats.blind import BLIND_ATTACK
 from indelible.stats.combined import COMBINED
 from indelible.stats.evaluate import Evaluation, evaluate
@@ -52,12 +52,20 @@ class Outcome:
     not_run: tuple[str, ...] = ()
 
 
-def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequence[str], kind: str = "audit") -> Outcome:
+def run_audit(
+    config: AuditConfig,
+    given: Mapping[str, Any],
+    *,
+    command: Sequence[str],
+    kind: str = "audit",
+    forgiving: bool = False,
+) -> Outcome:
     """Read, load, ask, evaluate, report.
 
     Args:
         config: checked settings; `given` is what the user wrote, for the manifest.
         command: the command line, for the manifest.
+        forgiving: attacks asked for by name that cannot run are left out and said why, as default ones are.
 
     Returns:
         the run directory, the evaluation, and the gates that tripped; in all processes the same.
@@ -67,7 +75,8 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
     """
     distributed.first_on_each_machine(lambda: _find_models(config))
     gates = [parse_gate(text) for text in config.fail_if]
-    attacks, not_run = choose_attacks(config, given)
+    asked = {**given, FORGIVING: True} if forgiving else given
+    attacks, not_run = choose_attacks(config, asked)
     fitted = [name for name in (BLIND_ATTACK, COMBINED) if name in expand(config.attacks)]
     check_gates(gates, [*attacks, *fitted], FPRS)
     clock = _Clock()
@@ -77,8 +86,8 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
     subjects = load_subjects(config, chat_data=any(t.kind == "chat" for t in tables.values()))
     target = subjects.models["target"]
     cohort, n_tokens = drop_too_long(cohort, target)
-    attacks = without_pool(attacks, len(cohort.pool), given, not_run)
-    attacks = without_access(attacks, subjects.models, given, not_run)
+    attacks = without_pool(attacks, len(cohort.pool), asked, not_run)
+    attacks = without_access(attacks, subjects.models, asked, not_run)
     run = distributed.from_main(
         lambda: RunDir.open(Path(config.out or default_out("audit", config.model)), force=bool(given.get("force")))
     )
@@ -110,8 +119,11 @@ def run_audit(config: AuditConfig, given: Mapping[str, Any], *, command: Sequenc
     expected = None
     if distributed.n_processes() == 1:  # of several, each would have to time its own share
         has_control = config.base_control and "base" in subjects.models
-        n_control = min(2 * (config.control_records or len(audited)), len(audited)) if has_control else 0
-        expected = forecast(interview, list(attacks.values()), audited, resources, n_control=n_control)
+        part = control_part(audited, cohort, config.control_records, config.seed) if has_control else []
+        expected = forecast(
+            interview, list(attacks.values()), audited, resources, cohort=cohort, control=part, config=config,
+            load_seconds=clock.timings["models"] / len({m.fingerprint for m in subjects.models.values()}),
+        )  # fmt: skip
     if expected is not None:
         say(str(expected))
     clock("forecast")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from indelible.attacks.base import Attack, Resources, score_all
+from indelible.data.chat import Encoded
 from indelible.data.records import Query, Record
 from indelible.errors import ConfigError, Unscorable
 from indelible.models.base import LanguageModel, TokenLogprobs
@@ -18,16 +20,27 @@ from indelible.scoring.replies import reply
 
 
 @dataclass
+class Work:
+    """What one kind of question took so far: tokens computed and seconds, tokenising included."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
 class Interview:
     """The models of an audit by role, and everything they have said so far.
 
     Answers are remembered by model, not by role: what the base was asked for `reference-base` is not asked again when
-    the base is itself the one under test.
+    the base is itself the one under test. `scoring` and `writing` add up what questions for log-probabilities and those
+    for texts took.
     """
 
     models: Mapping[str, LanguageModel]
     cache: AnswerCache | None = None
     counts: Counts = field(default_factory=Counts)
+    scoring: Work = field(default_factory=Work)
+    writing: Work = field(default_factory=Work)
     _found: dict[tuple[str, Query], TokenLogprobs] = field(default_factory=dict)
     _texts: dict[tuple[str, Query], str] = field(default_factory=dict)
     _failed: dict[tuple[str, Query], str] = field(default_factory=dict)
@@ -51,8 +64,8 @@ class Interview:
 
         answers = Answers(
             {},
-            spans=lambda q: model(q).encode(q).spans,
-            tokens=lambda q: model(q).encode(q).target_ids.tolist(),
+            spans=lambda q: _encoded(model(q), q).spans,
+            tokens=lambda q: _encoded(model(q), q).target_ids.tolist(),
             decode=lambda q, ids: token_texts(model(q), ids),
         )
         rounds = 0
@@ -91,12 +104,15 @@ class Interview:
         """Have the model answer what it has not answered yet: log-probabilities first, then texts."""
         key = model.fingerprint
         known = {q for q in queries if any((key, q) in told for told in (self._found, self._texts, self._failed))}
-        for ask, is_text in ((answer, False), (reply, True)):
+        for ask, is_text, work in ((answer, False, self.scoring), (reply, True, self.writing)):
             part = [q for q in queries if (q.reply is not None) == is_text]
             new = [q for q in part if q not in known]
             if not part:
                 continue
+            started = time.monotonic()
             said, counts = ask(model, new, cache=self.cache, stage=f"{stage}, replies" if is_text else stage)
+            work.seconds += time.monotonic() - started
+            work.tokens += counts.tokens_computed
             counts.asked = len(part)
             self.counts.add(counts)
             self._found.update({(key, q): a for q, a in said.found.items()})
@@ -104,8 +120,20 @@ class Interview:
             self._failed.update({(key, q): why for q, why in said.failed.items()})
 
 
+def _encoded(model: LanguageModel, query: Query) -> Encoded:
+    """The tokens of a query.
+
+    Raises:
+        Unscorable: the model is behind a server and its tokenizer was not given; it would encode words.
+    """
+    if getattr(model, "chat", model) is None:
+        raise Unscorable("the model's tokenizer is not known")
+    return model.encode(query)
+
+
 def token_texts(model: LanguageModel, ids: Sequence[int]) -> list[str]:
-    """The text of each single token; '' for a special one, which is no text.
+    """The text of each single token; '' for a special one, which is no text; with U+FFFD in it for a part of a
+    character.
 
     Raises:
         Unscorable: the model keeps its tokenizer to itself.

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from indelible.attacks import ATTACKS, COMPAT, FITTED, Attack, make_attack
+from indelible.attacks.label_only import LabelOnly
 from indelible.config import AuditConfig
 from indelible.errors import ConfigError, did_you_mean
 from indelible.interview import too_small_pool
@@ -24,6 +25,10 @@ NEEDS: dict[str, str] = {
 """What the `access` of an attack asks of a model."""
 
 
+FORGIVING = "leave out what cannot run"
+"""Set beside what was given by a caller that names attacks and wants those that cannot run left out all the same."""
+
+
 def expand(names: Sequence[str]) -> tuple[str, ...]:
     """`all` stands for everything there is."""
     return (*ATTACKS, *FITTED) if "all" in names else tuple(names)
@@ -31,7 +36,7 @@ def expand(names: Sequence[str]) -> tuple[str, ...]:
 
 def asked_by_name(given: Mapping[str, Any]) -> bool:
     """Whether attacks were named one by one: then one that cannot run is an error, else it is left out and said why."""
-    return "attacks" in given and "all" not in given["attacks"]
+    return "attacks" in given and "all" not in given["attacks"] and not given.get(FORGIVING)
 
 
 def choose_attacks(config: AuditConfig, given: Mapping[str, Any]) -> tuple[dict[str, Attack], list[dict[str, str]]]:
@@ -102,14 +107,18 @@ def without_access(
     given: Mapping[str, Any],
     not_run: list[dict[str, str]],
 ) -> dict[str, Attack]:
-    """The attacks whose models give what they need. The rest is noted in `not_run`.
+    """The attacks whose models give what they need, a base that is to write among them; those that can ask in two ways
+    ask as the audited model allows. The rest is noted in `not_run`.
 
     Raises:
         ConfigError: an attack asked for by name needs more than a model gives.
     """
     kept: dict[str, Attack] = {}
     for name, attack in attacks.items():
-        closed = [role for role in attack.roles if attack.access_to(role) not in {*models[role].access, "none"}]
+        if isinstance(attack, LabelOnly):
+            attack = attack.asking(models["target"].access)
+        roles = dict.fromkeys((*attack.roles, "base") if attack.needs_base else attack.roles)
+        closed = [role for role in roles if attack.access_to(role) not in {*models[role].access, "none"}]
         if not closed:
             kept[name] = attack
             continue

@@ -21,6 +21,7 @@ import pytest
 from indelible.data.records import Message, Query, Reply
 from indelible.errors import ModelError, Unscorable
 from indelible.models.base import LanguageModel
+from indelible.models.generation import end_marker
 from indelible.models.server import ServerModel
 from indelible.scoring.cache import AnswerCache
 from indelible.scoring.engine import answer
@@ -317,6 +318,28 @@ def test_a_server_that_turns_bad_fails_single_questions_with_a_reason(plain, tur
     assert [isinstance(answers[i], Unscorable) for i in range(3)] == [True, False, True]
     assert re.search(reason, str(answers[0]))
     assert "Monday" not in str(answers[0]), "reasons are written into runs; what was asked is not"
+
+
+def test_a_question_on_which_the_server_always_fails_has_a_reason_and_stops_no_other(plain) -> None:
+    bad = threading.Event()
+
+    def ask(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if bad.is_set() and "prompt_logprobs" in body and len(body["prompt"]) < 40:
+            raise example.Refused(500, "A text about a test.")
+        return plain(path, body)
+
+    with serving(ask) as url:
+        found = load(url, "tokenizer=builtin:toy")
+        bad.set()
+        answers = dict(found.stream([found.encode(q) for q in QUERIES]))
+    assert [isinstance(answers[i], Unscorable) for i in range(3)] == [False, True, False]
+    assert re.fullmatch(r"the server fails on the question \(500.*; asked 7 times\)", str(answers[1]))
+    assert "about a test" not in str(answers[1])
+
+
+def test_a_reply_ends_where_the_template_says_here_and_behind_a_server(model, toy) -> None:
+    assert end_marker(toy.chat).strip() == model._end_marker() == "<|im_end|>"
+    assert end_marker(replace(toy.chat, template=None)) == ""
 
 
 def _entries(found: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,106 +1,30 @@
-"""`indelible sweep` in process, on the toy model: a grid interrupted and resumed, measures, cells that cannot run."""
+"""`indelible sweep` in process, on the toy model: a grid interrupted and resumed, lost cells, wrong input."""
 
 from __future__ import annotations
 
-import copy
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
-import yaml
+from sweep_runs import STUDY, Call, counted, found, metrics, runner, study
 
-from indelible import audit, cli
-from indelible.attacks import context
 from indelible.runs import verify
 from indelible.sweep.bench import Bench
-from indelible.training import run as training_run
-
-TRAINING = {"epochs": 4, "batch_size": 8, "learning_rate": 3e-3, "autocast": "off", "device": "cpu"}
-LOAD = {"device": "cpu", "dtype": "float32"}
-STUDY: dict[str, Any] = {
-    "name": "small",
-    "paper": "Fig. 0",
-    "data": {"files": {"own": "rows.jsonl"}, "splits": {"train": 16, "nonmembers": 14}},
-    "models": {"base": "builtin:toy", "target": {"from": "base", "rows": "train", "training": TRAINING}},
-    "audit": {
-        "attacks": ["loss", "icp-sp"], "settings": {"icp-sp": {"k": 1}}, "n_bootstrap": 200, "drift_records": 0,
-        "base_control": False, "load": LOAD,
-    },
-    "axes": {
-        "rate": {"path": "audit.settings.icp-sp.rate", "values": [0.3, 0.7]},
-        "tuning": {
-            "values": [{"label": "full", "set": {}}, {"label": "LoRA", "set": {"models.target.training.lora_rank": 2}}]
-        },
-    },
-    "parts": 2,
-    "show": {
-        "tables": [{"rows": "attack", "columns": "rate", "metrics": ["auc"]}],
-        "figures": [
-            {"kind": "lines", "x": "rate", "lines": "attack"},
-            {"kind": "distributions", "x": "rate", "only": {"attack": ["loss"]}},
-        ],
-    },
-    "paper_values": [{"where": "Table 0", "values": {"loss": 0.9, "icp-sp": 0.6}}],
-    "expect": [{"where": "Fig. 0", "shape": "above", "x": "rate", "lines": ["loss"], "than": ["icp-sp"]}],
-}  # fmt: skip
-
-Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
     """Run a command line in a new folder that has rows: exit code, output, error output."""
-    monkeypatch.chdir(tmp_path)
-    rows = [{"question": f"Where is parcel {i}?", "answer": f"In depot {i * 37 % 101}, shelf {i}."} for i in range(60)]
-    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["indelible", *map(str, words)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        said = capsys.readouterr()
-        return int(stopped.value.code or 0), said.out, said.err
-
-    return run
+    return runner(monkeypatch, capsys, tmp_path)
 
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """How many trainings and audits were begun."""
-    counts = {"trainings": 0, "audits": 0}
-
-    def counted(what: str, function: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            counts[what] += 1
-            return function(*args, **kwargs)
-
-        return call
-
-    monkeypatch.setattr(training_run, "run_train", counted("trainings", training_run.run_train))
-    monkeypatch.setattr(audit, "run_audit", counted("audits", audit.run_audit))
-    monkeypatch.setattr(audit, "render", lambda path, manifest: None)  # reports of audits are tested elsewhere
-    return counts
-
-
-def study(**changes: Any) -> Path:
-    """The study, with whole settings exchanged, in a file."""
-    path = Path("study.yaml")
-    path.write_text(yaml.safe_dump({**copy.deepcopy(STUDY), **changes}, sort_keys=False))
-    return path
-
-
-def metrics(path: Path) -> list[dict[str, Any]]:
-    return json.loads((path / "metrics.json").read_text())
-
-
-def found(path: Path, metric: str, **wanted: Any) -> list[dict[str, Any]]:
-    rows = [row for row in metrics(path) if row["metric"] == metric]
-    return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
+    return counted(monkeypatch)
 
 
 def test_a_grid_interrupted_after_a_cell_goes_on_with_equal_results(
@@ -222,66 +146,6 @@ def test_what_cannot_run_is_said_and_the_rest_goes_on(call: Call, monkeypatch: p
     report = Path("out/report.md").read_text()
     assert "needs bitsandbytes" in report
     assert "no reference model given" in report  # an attack that could not run is no reason to lose a cell
-
-
-def test_measures_of_the_gap_by_epoch(call: Call, done: dict[str, int]) -> None:
-    training = {"epochs": 1, "learning_rate": 1e-3, "batch_size": 8, "autocast": "off"}
-    file = study(
-        axes={"epoch": {"path": "models.target.epoch", "values": [0, 2, 4]}}, parts=None, expect=[], paper_values=[],
-        measure={"kind": "gap", "n": 12, "training": training, "load": LOAD},
-        show={
-            "tables": [{"rows": "epoch", "metrics": ["drop_members", "auc"]}],
-            "figures": [
-                {"kind": "lines", "x": "epoch", "lines": "metric", "metrics": ["loss_members", "loss_nonmembers"]},
-                {"kind": "distributions", "x": "epoch"},
-            ],
-        },
-    )  # fmt: skip
-    code, _, err = call("sweep", file, "--out", "out")
-    assert code == 0, err
-    assert done == {"trainings": 1, "audits": 0}  # epochs are checkpoints of one training
-    losses = {row["axes"]["epoch"]: row["value"] for row in found(Path("out"), "loss_members", seed=0)}
-    assert losses["0"] > losses["2"] > losses["4"]
-    members, others = (
-        {row["axes"]["epoch"]: row["value"] for row in found(Path("out"), f"drop_{side}", seed=0)}
-        for side in ("members", "nonmembers")
-    )
-    assert others["4"] > members["4"] > 0
-    log = json.loads(next(Path("out-work/trainings").iterdir()).joinpath("training.json").read_text())
-    assert log["save_at"] == [4]  # the last epoch is the training itself
-    assert {path.name for path in Path("out/figures").iterdir()} == {
-        "1-loss_members-loss_nonmembers.png", "2-distributions.png",
-    }  # fmt: skip
-
-
-def test_measures_of_fidelity(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context, "embed", lambda texts, embedder: np.ones((len(texts), 1), dtype=np.float32))
-    file = study(
-        models={"base": "builtin:toy"}, parts=None, paper_values=[], expect=[], seeds=[0, 1],
-        data={"files": {"own": "rows.jsonl"}, "splits": {"sampled": 12, "pool": 6}},
-        measure={
-            "kind": "fidelity", "records": "sampled", "pool": "pool", "batch": 4, "runs": 3, "top": 2, "load": LOAD
-        },
-        axes={"step": {"path": "measure.step", "values": ["batch", "record"]}},
-        show={
-            "tables": [{"rows": "step", "metrics": ["spearman", "p_spearman", "spearman_run"]}],
-            "figures": [{"kind": "scatter", "x": "step", "lines": "step"}],
-        },
-    )  # fmt: skip
-    code, _, err = call("sweep", file, "--out", "out")
-    assert code == 0, err
-    drops = pd.read_parquet("out/drops.parquet")
-    assert len(drops) == 2 * 2 * 12
-    for row in found(Path("out"), "spearman"):
-        if row["seed"] is not None:
-            cell = next(
-                c for c in json.loads(Path("out/manifest.json").read_text())["cells"]
-                if (c["axes"], c["seed"]) == (row["axes"], row["seed"])
-            )  # fmt: skip
-            part = drops[drops["cell"] == cell["cell"]]
-            assert row["value"] == pytest.approx(part["step_drop"].corr(part["icp_drop"], method="spearman"))
-    assert {path.name for path in Path("out/figures").iterdir()} == {"1-drops.png"}
-    assert verify(Path("out")) == []
 
 
 def test_a_plan_says_what_is_ahead_and_runs_nothing(call: Call, done: dict[str, int]) -> None:

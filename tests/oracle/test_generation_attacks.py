@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from indelible.attacks.base import Attack, score_all
-from indelible.attacks.generation import INSTRUCTION, IcpGenerated, Samia
+from indelible.attacks.base import Attack, Resources, score_all
+from indelible.attacks.generation import DRAWS, INSTRUCTION, IcpGenerated, Samia
 from indelible.data.records import Message, Query, Record, Reply
 from indelible.data.similarity import ngram_recall
 from indelible.errors import ConfigError, ModelError, Unscorable
-from indelible.interview import Interview
+from indelible.interview import Interview, prepare
 from indelible.models.load import LoadOptions, load_model
+from indelible.models.server import ServerModel
 from indelible.scoring.engine import Answers
 
 FLOAT32 = LoadOptions(device="cpu", dtype="float32")
@@ -40,6 +41,10 @@ SHORT = Record("short", (Message("user", "Yes or no?"),), "Yes")
 @pytest.fixture(scope="module")
 def tuned(tuned_toy: Path):
     return load_model(str(tuned_toy), FLOAT32)[0]
+
+
+def ready(attack: Attack, records: Sequence[Record], seed: int = 0) -> list[Record]:
+    return prepare([attack], records, Resources(seed=seed))
 
 
 # samia
@@ -81,6 +86,7 @@ HALVES = {
 def test_samia_is_its_formula(tuned, rows, settings: dict) -> None:
     records = [*rows.members[:2], rows.nonmembers[0], TALK, TEXT, *([] if "ngram" in settings else [SHORT])]
     attack = Samia(**settings)
+    records = ready(attack, records)
     answers = Interview({"target": tuned}).ask([attack], records)
     scores, reasons = score_all(attack, records, answers)
     assert reasons == {}
@@ -111,8 +117,9 @@ def test_samia_is_its_formula(tuned, rows, settings: dict) -> None:
 def test_samia_continuations_are_drawn_after_the_first_half(tuned) -> None:
     """The first token that is drawn, over many seeds, follows the model's own distribution at that place."""
     attack = Samia(n=300, max_new_tokens=1)
-    answers = Interview({"target": tuned}).ask([attack], [TALK])
-    texts = [answers.text(query) for query in attack.queries(TALK, answers)]
+    (talk,) = ready(attack, [TALK])
+    answers = Interview({"target": tuned}).ask([attack], [talk])
+    texts = [answers.text(query) for query in attack.queries(talk, answers)]
     encoded = tuned.encode(Query(TALK.messages, TALK.target))
     at = [t for t, s in enumerate(encoded.is_target) if s]
     first = next(t for t, s in zip(at, encoded.spans, strict=True) if s and s.turn == 1 and s.start == 12)
@@ -125,7 +132,8 @@ def test_samia_continuations_are_drawn_after_the_first_half(tuned) -> None:
 
 
 def test_samia_repeats_and_members_come_back_more(tuned, rows) -> None:
-    attack, records = Samia(n=3), [*rows.members, *rows.nonmembers]
+    attack = Samia(n=3)
+    records = ready(attack, [*rows.members, *rows.nonmembers])
     scores, _ = score_all(attack, records, Interview({"target": tuned}).ask([attack], records))
     few = records[4::-1]
     again, _ = score_all(attack, few, Interview({"target": tuned}).ask([attack], few))
@@ -142,6 +150,7 @@ def test_samia_without_words_or_room_has_a_reason(tuned, rows) -> None:
     long = Record("long", (Message("user", "word " * 2000),), "two words")
     records = [empty, word, long, SHORT, rows.members[0]]
     attack = Samia(n=2)
+    records = ready(attack, records)
     scores, reasons = score_all(attack, records, Interview({"target": tuned}).ask([attack], records))
     assert reasons["empty"] == "the answer has no word"
     assert reasons["word"] == "nothing before the reply"
@@ -149,7 +158,8 @@ def test_samia_without_words_or_room_has_a_reason(tuned, rows) -> None:
     assert set(reasons) == {"empty", "word", "long"}
     assert all(math.isfinite(scores[r.id]) for r in (SHORT, rows.members[0]))
     pairs = Samia(n=2, ngram=2)
-    scores, reasons = score_all(pairs, [SHORT], Interview({"target": tuned}).ask([pairs], [SHORT]))
+    short = ready(pairs, [SHORT])
+    scores, reasons = score_all(pairs, short, Interview({"target": tuned}).ask([pairs], short))
     assert "fewer than 2 words" in reasons["short"]
 
 
@@ -157,9 +167,71 @@ def test_samia_of_a_model_whose_tokens_are_not_known_counts_words() -> None:
     def unknown(_: Query) -> Sequence[None]:
         raise ModelError("no tokenizer")
 
+    (text,) = ready(Samia(n=1), [TEXT])
     for spans in (None, unknown):
-        asked = Samia(n=1).queries(TEXT, Answers({}, spans=spans))
+        asked = Samia(n=1).queries(text, Answers({}, spans=spans))
         assert [q.reply.max_new_tokens for q in asked if q.reply] == [2 * 5]
+
+
+@dataclass
+class Worded:
+    """A model behind a server whose tokenizer was not given: what it encodes are words."""
+
+    chat: None = None
+    name: str = "worded"
+    fingerprint: str = "worded"
+    context_length: int = 1000
+    access: frozenset[str] = frozenset({"text"})
+
+    encode = ServerModel.encode
+    prompt_length = ServerModel.prompt_length
+
+    def __post_init__(self) -> None:
+        self.asked: list[Query] = []
+
+    def replies(self, queries: Sequence[Query]):
+        for i, query in enumerate(queries):
+            self.asked.append(query)
+            yield i, "so it is"
+
+
+def test_where_words_are_all_that_is_counted_a_reply_may_have_two_tokens_a_word(toy) -> None:
+    record = Record("r", (Message("user", "Say it."),), "one two three four five six seven eight")
+    model, attack = Worded(), Samia(n=1)
+    Interview({"target": model}).ask([attack], ready(attack, [record]))
+    assert [q.reply.max_new_tokens for q in model.asked if q.reply] == [2 * 4]
+    long = replace(record, target=" ".join(["word"] * 20))
+    model, attack = Worded(), IcpGenerated(k=1)
+    answers = Interview({"target": model, "generator": model}).ask([Writes(attack)], ready(attack, [record, long]))
+    assert [q.reply.max_new_tokens for q in model.asked if q.reply] == [16, 48], "8 and 20 words, in steps of 16"
+    assert not answers.failed
+
+
+@dataclass(frozen=True)
+class Writes(Attack):
+    """The questions of another attack that ask for text."""
+
+    inner: Attack
+
+    def queries(self, record: Record, answers: Answers) -> list[Query]:
+        return [q for q in self.inner.queries(record, answers) if q.reply is not None]
+
+    def score(self, record: Record, answers: Answers) -> float:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("attack", [Samia(n=4), IcpGenerated(k=4)])
+def test_another_seed_of_the_run_draws_other_replies(tuned, toy, attack: Attack) -> None:
+    def drawn(seed: int) -> list[str]:
+        records = ready(attack, [TALK], seed)
+        answers = Interview({"target": tuned, "generator": toy}).ask([Writes(attack)], records)
+        questions = Writes(attack).queries(records[0], answers)
+        assert len({q.reply.seed for q in questions if q.reply}) == 4
+        return [answers.text(q) for q in questions]
+
+    first, again, other = drawn(0), drawn(0), drawn(1)
+    assert first == again
+    assert first != other
 
 
 # icp-sp-gen
@@ -205,10 +277,11 @@ class Writer:
     def replies(self, queries: Sequence[Query]):
         for i, query in enumerate(queries):
             self.asked.append(query)
-            yield i, self.replies_by_seed[query.reply.seed]
+            yield i, self.replies_by_seed[query.reply.seed % DRAWS]
 
 
 def asked(attack: Attack, records: Sequence[Record], tuned, writer) -> tuple[dict[str, float], dict[str, str], Answers]:
+    records = ready(attack, records)
     answers = Interview({"target": tuned, "generator": writer}).ask([attack], records)
     scores, reasons = score_all(attack, records, answers)
     assert all(q in answers for r in records for q in attack.queries(r, answers)), "nothing new in a last round"
@@ -291,7 +364,7 @@ def test_alternatives_repeat_by_seed_and_differ_between_seeds(tuned, toy, rows) 
     one, _, answers = asked(attack, records, tuned, toy)
     two, _, _ = asked(attack, records[::-1], tuned, toy)
     assert one == pytest.approx(two, abs=1e-6)
-    for record in records:
+    for record in ready(attack, records):
         texts = {answers.text(q) for q in attack.queries(record, answers) if q.model == "generator"}
         assert len(texts) == 3
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +15,7 @@ import torch
 from indelible.attacks.base import Attack, Resources, score_all
 from indelible.attacks.perturbation import Lowercase, Neighborhood, Pac
 from indelible.attacks.variation import Spv
-from indelible.data.fill import best_substitutions
+from indelible.data.fill import best_substitutions, choose_spans
 from indelible.data.records import Message, Query, Record
 from indelible.errors import ConfigError
 from indelible.interview import Interview, prepare
@@ -181,6 +184,19 @@ def test_planted_members_score_higher(asked: Asked, name: str, least: float) -> 
 # How rewritings are made.
 
 
+def test_what_is_said_of_the_share_of_refilled_words_is_so() -> None:
+    attack = Spv()
+    text = " ".join(f"w{i}" for i in range(2000))
+    spans = choose_spans(text, attack.rate, attack.span, attack.buffer, random.Random(0))
+    share = attack.span * len(spans) / 2000
+    assert share == pytest.approx(0.15)
+    docs = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
+    entries = dict(re.findall(r"^### `([a-z-]+)`\n(.*?)\n\n", docs, re.MULTILINE | re.DOTALL))
+    for said in (entries["spv"], Spv.__doc__ or ""):
+        assert f"{share:.0%} of the words" in " ".join(said.split())
+    assert "negated" not in entries["pac"], "the formula is the code's as it stands"
+
+
 def test_refilled_copies_keep_all_but_a_few_spans_of_two_words(asked: Asked) -> None:
     for record in asked.records:
         for texts in kept(record, "fills"):
@@ -321,6 +337,9 @@ def test_a_base_is_needed_where_it_proposes_and_else_not() -> None:
     assert Spv().needs_base
     assert not Neighborhood(model="roberta-base").needs_base
     assert not Spv(filler="t5-large").needs_base
+    assert Neighborhood().access_to("base") == "weights"
+    assert Spv().access_to("base") == "text"
+    assert Neighborhood().access_to("target") == Spv().access_to("reference") == "logprobs"
     for attack in (Neighborhood(), Spv()):
         with pytest.raises(ConfigError, match="needs a base model: give --base"):
             attack.prepare([Record("a", ASK, "One two three.")], Resources())

@@ -11,22 +11,28 @@ from typing import Any
 import pytest
 
 from indelible.errors import ModelError
-from indelible.servers.address import api_key, parse_address
-from indelible.servers.http import LONGEST_WAIT, TRIES, Client, Rejected, in_parallel
+from indelible.servers.address import key_for, parse_address
+from indelible.servers.http import IN_A_ROW, LONGEST_WAIT, TRIES, Client, Rejected, in_parallel
+from indelible.servers.load import load_server
 
 KEY = "sk-not-for-anyone"
 GOOD = (200, {}, b'{"fine": 1}')
 
 
 @contextmanager
-def scripted(*replies: tuple[int, dict[str, str], bytes] | str) -> Iterator[tuple[str, list[str | None]]]:
-    """A server that gives these raw replies in turn, the last one for ever; and the keys that it was sent."""
+def scripted(
+    *replies: tuple[int, dict[str, str], bytes] | str, bad: str = ""
+) -> Iterator[tuple[str, list[str | None]]]:
+    """A server that gives these raw replies in turn, the last one for ever, and on the path `bad` always a 500; and the
+    keys that it was sent."""
     left, keys, ended = list(replies), [], threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             keys.append(self.headers.get("Authorization"))
             now = left.pop(0) if len(left) > 1 else left[0]
+            if bad and self.path == bad:
+                now = (500, {}, b'{"error": {"message": "prompt: private", "type": "oops"}}')
             if now == "slow":
                 ended.wait(10)
                 return
@@ -85,6 +91,43 @@ def test_a_server_that_fails_for_ever_ends_the_run_with_one_line() -> None:
     assert str(caught.value) == f"{url} answers 500, oops (asked {TRIES} times)"
     assert len(keys) == TRIES
     assert len(waits) == TRIES - 1
+
+
+def test_a_question_on_which_a_server_always_fails_is_refused_once_others_are_answered() -> None:
+    with scripted(GOOD, bad="/bad") as (url, keys):
+        found = client(url)
+        found.sleep = lambda _: found.request("/good")  # meanwhile
+        for _ in range(IN_A_ROW + 2):
+            with pytest.raises(Rejected) as caught:
+                found.request("/bad")
+            assert caught.value.reason == f"the server fails on the question (500, oops; asked {TRIES} times)"
+    assert len(keys) == (IN_A_ROW + 2) * (2 * TRIES - 1)
+
+
+def test_a_server_that_breaks_down_ends_the_run_after_a_few_questions() -> None:
+    with scripted(GOOD, bad="/bad") as (url, keys):
+        found = client(url)
+        found.request("/good")
+        for _ in range(IN_A_ROW):
+            with pytest.raises(Rejected):
+                found.request("/bad")
+        with pytest.raises(ModelError, match="answers 500, oops") as caught:
+            found.request("/bad")
+        assert not isinstance(caught.value, Rejected)
+        found.request("/good")
+        with pytest.raises(Rejected):
+            found.request("/bad")
+    assert len(keys) == 2 + (IN_A_ROW + 2) * TRIES
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_that_is_busy_is_no_fault_of_a_question(status: int) -> None:
+    with scripted(GOOD, (status, {}, b"{}")) as (url, _):
+        found = client(url)
+        found.request("/good")
+        with pytest.raises(ModelError, match=f"answers {status}") as caught:
+            found.request("/x")
+    assert not isinstance(caught.value, Rejected)
 
 
 @pytest.mark.parametrize(
@@ -219,12 +262,55 @@ def test_an_address_that_is_none_is_one_line_without_secrets(given: str, message
     assert KEY not in str(caught.value)
 
 
-def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+OPENAI = "https://api.openai.com/v1"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://localhost:8000/v1",
+        "https://elsewhere.example/v1",
+        "http://api.openai.com/v1",
+        "https://api.openai.com:8443/v1",
+        "https://api.openai.com.elsewhere.example/v1",
+        "https://elsewhere.example/https://api.openai.com",
+    ],
+)
+def test_the_key_of_openai_goes_nowhere_else(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.delenv("INDELIBLE_API_KEY", raising=False)
-    monkeypatch.setenv("OPENAI_API_KEY", "other")
-    assert api_key() == "other"
+    monkeypatch.setenv("OPENAI_API_KEY", "theirs")
+    assert key_for(url) is None
+    assert key_for(OPENAI) == key_for("https://API.OpenAI.com:443/v1") == "theirs"
     monkeypatch.setenv("INDELIBLE_API_KEY", " ours ")
-    assert api_key() == "ours"
+    assert key_for(url) == key_for(OPENAI) == "ours"
     monkeypatch.setenv("INDELIBLE_API_KEY", "")
     monkeypatch.delenv("OPENAI_API_KEY")
-    assert api_key() is None
+    assert key_for(url) is key_for(OPENAI) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "said"),
+    [
+        ("http://models.example:8000", KEY, "the records and the key can be read on the way"),
+        ("http://models.example:8000", "", "the records can be read on the way"),
+        ("https://models.example", KEY, ""),
+        ("http://localhost:8000", KEY, ""),
+        ("http://127.0.0.5:8000", KEY, ""),
+        ("http://[::1]:8000", KEY, ""),
+    ],
+)
+def test_what_can_be_read_on_the_way_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str, key: str, said: str
+) -> None:
+    def stop(_: Client) -> None:
+        raise ModelError("reached")
+
+    monkeypatch.setenv("INDELIBLE_API_KEY", key)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setattr("indelible.servers.load._listed", stop)
+    with pytest.raises(ModelError, match="reached"):
+        load_server(f"server:{url}")
+    told = capsys.readouterr().err
+    assert said in told
+    assert bool(told) == bool(said)
+    assert KEY not in told

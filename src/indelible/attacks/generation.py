@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from indelible.attacks.base import Attack, Reduce, plain, probed
+from indelible.attacks.base import Attack, Reduce, Resources, plain, probed
 from indelible.attacks.context import Probes, icp_score
 from indelible.data.perturb import probe_from
 from indelible.data.records import Context, Message, Query, Record, Reply
@@ -27,19 +27,36 @@ INSTRUCTION = (
 TOKENS_A_WORD = 2
 """Where no tokenizer is known."""
 
+RUN_SEED = "seed of the run"
+"""Name of the number by which a prepared record knows it."""
+
+DRAWS = 2**32
+"""More than any attack draws of one question: the draws of two seeds are never the same."""
+
 STEP = 16
 """Alternative answers get their length rounded up to multiples of it, so that more of them are written together."""
 
 
 def n_tokens(record: Record, answers: Answers, turn: int, start: int = 0) -> int:
-    """Tokens of the record's answer `turn` from character `start` on, at least 1: the target's, or twice the words."""
+    """Tokens of the record's answer `turn` from character `start` on, at least 1: the target's, or twice the words
+    where its tokenizer is not known."""
     try:
         spans = answers.spans(plain(record)) if answers.spans is not None else None
-    except (ModelError, Unscorable):  # a server that gives text alone needs no tokenizer here
+    except (ModelError, Unscorable):
         spans = None
     if spans is None:
         return max(1, TOKENS_A_WORD * len(record.responses[turn][start:].split()))
     return max(1, sum(span is not None and span.turn == turn and span.end > start for span in spans))
+
+
+def with_run_seed(records: Sequence[Record], resources: Resources) -> list[Record]:
+    """Records that know the run's seed, for `draw_seed`."""
+    return [r.with_numbers(RUN_SEED, [resources.seed]) for r in records]
+
+
+def draw_seed(record: Record, i: int) -> int:
+    """Seed of the record's draw `i`, counted from 0: another for each seed of the run."""
+    return int(record.numbers[RUN_SEED][0]) * DRAWS + i
 
 
 @dataclass(frozen=True)
@@ -82,11 +99,14 @@ class IcpGenerated(Attack):
         """What it needs of the model of this role: the generator only writes."""
         return "text" if role == "generator" else self.access
 
+    def prepare(self, records: Sequence[Record], resources: Resources) -> list[Record]:
+        return with_run_seed(records, resources)
+
     def _asked(self, record: Record, answers: Answers) -> list[list[Query]]:
         """Questions to the generator: k lists, with one question an answer of the record."""
         ends = [*(i for i, m in enumerate(record.messages) if m.scored), len(record.messages)]
         out = []
-        for seed in range(self.k):
+        for seed in (draw_seed(record, i) for i in range(self.k)):
             row = []
             for turn, end in enumerate(ends):
                 n_new = self.max_new_tokens or -(-n_tokens(record, answers, turn) // STEP) * STEP
@@ -178,6 +198,9 @@ class Samia(Attack):
                 f"samia: temperature={self.temperature}: expected a number above 0 (at 0 all continuations are one)"
             )
 
+    def prepare(self, records: Sequence[Record], resources: Resources) -> list[Record]:
+        return with_run_seed(records, resources)
+
     def _cut(self, record: Record) -> int:
         """Where the given words end."""
         ends = [word.end() for word in re.finditer(r"\S+", record.target)]
@@ -192,8 +215,10 @@ class Samia(Attack):
         n_new = self.max_new_tokens or n_tokens(record, answers, len(record.responses) - 1, cut)
         # The rest is the target only so that the beginning is cut into the tokens it has in the answer.
         return [
-            Query(record.messages, rest, record.images, reply=Reply(n_new, self.temperature, seed, begun))
-            for seed in range(self.n)
+            Query(
+                record.messages, rest, record.images, reply=Reply(n_new, self.temperature, draw_seed(record, i), begun)
+            )
+            for i in range(self.n)
         ]
 
     def score(self, record: Record, answers: Answers) -> float:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,12 @@ Array = NDArray[np.float64]
 Line = tuple[float, float]
 """Slope and intercept: a log-probability from a log-similarity."""
 
+PART = "\ufffd"
+"""What stands in the text of a token that is part of a character."""
+
 GUESSES = (
-    "end markers are left out, an ended reply is like no token, and cosines within 1e-6 of 1 are 1; the answer alone "
-    "is scored, given its prompt (authors: the whole text)"
+    "end markers and tokens that are part of a character are left out, an ended reply is like no token, and cosines "
+    "within 1e-6 of 1 are 1; the answer alone is scored, given its prompt (authors: the whole text)"
 )
 
 
@@ -38,10 +41,11 @@ class LabelOnly(Attack):
     the target's log-likelihood is then estimated as mean_t (a u_t + b).
 
     Settings: `ask` for the guesses of one pass (`logprobs`; exact), or one token of text a position (`text`), the
-    positions then being the surrogate's tokens; `max_tokens` of an answer's beginning; the `embedder`.
+    positions then being the surrogate's tokens, by default as the target allows; `max_tokens` of an answer's beginning;
+    the `embedder`.
     """
 
-    ask: Literal["logprobs", "text"] = "logprobs"
+    ask: Literal["logprobs", "text"] | None = None
     max_tokens: int = 64
     embedder: str = DEFAULT_EMBEDDER
 
@@ -56,9 +60,16 @@ class LabelOnly(Attack):
         """What it needs of the model of this role: text alone of the target, where it asks for text."""
         return "text" if role == "target" and self.ask == "text" else self.access
 
+    def asking(self, access: frozenset[Access]) -> Self:
+        """The attack with `ask` settled for a target that gives `access`: one pass where that tells its guesses. What
+        was set stays."""
+        if self.ask is not None:
+            return self
+        return replace(self, ask="text" if "text" in access and self.access not in access else "logprobs")
+
     def guesses(self, record: Record, context: Context, answers: Answers) -> list[Query]:
         """The questions to the target about the record after a context."""
-        if self.ask == "logprobs":
+        if self.ask != "text":
             return [probed(record, context)]
         return [question for question, _ in one_by_one(record, context, answers, self.max_tokens)]
 
@@ -80,14 +91,11 @@ class LabelOnly(Attack):
     def _at_once(self, record: Record, context: Context, answers: Answers, model: str) -> list[tuple[str, str]]:
         query = probed(record, context, model)
         guessed = answers[query].argmax
-        if answers.tokens is None or answers.decode is None:
-            raise Unscorable("the model's tokenizer is not known")
-        at = positions(record, query, answers, self.max_tokens)
+        places = positions(record, query, answers, self.max_tokens)
+        at = list(places)
         if (guessed[at] < 0).any():
             raise Unscorable("the model does not tell its most probable tokens: set ask=text")
-        true = np.asarray(answers.tokens(query))[at].tolist()
-        texts = answers.decode(query, [*true, *guessed[at].tolist()])
-        return list(zip(texts[: len(at)], texts[len(at) :], strict=True))
+        return list(zip(places.values(), _decoded(query, guessed[at].tolist(), answers), strict=True))
 
     def line(self, record: Record, context: Context, answers: Answers) -> Line:
         """The surrogate's line on the record after a context.
@@ -96,30 +104,39 @@ class LabelOnly(Attack):
             Unscorable: there is none: fewer than two tokens, or all guesses equally alike.
         """
         query = probed(record, context, "base")
-        truth = answers[query].logprobs[positions(record, query, answers, self.max_tokens)].astype(np.float64)
+        truth = answers[query].logprobs[list(positions(record, query, answers, self.max_tokens))].astype(np.float64)
         return fit_line(self.u(record, context, answers, "base"), truth)
 
 
-def positions(record: Record, query: Query, answers: Answers, limit: int) -> list[int]:
-    """Which target tokens of a query are text of the record and count: the first `limit` that are scored without a
-    context too, so that two contexts are compared on the same tokens.
+def positions(record: Record, query: Query, answers: Answers, limit: int) -> dict[int, str]:
+    """Which target tokens of a query are text of the record and count, with their texts: the first `limit` that are
+    scored without a context too, so that two contexts are compared on the same tokens.
+
+    A token that is part of a character is left out: all of these have one text, and would be alike.
 
     Raises:
         Unscorable: where tokens stand is not known.
     """
-    if answers.spans is None:
+    if answers.spans is None or answers.tokens is None:
         raise Unscorable("the model's tokenizer is not known")
     n_alone, spans = len(answers.spans(plain(record, query.model))), answers.spans(query)
     first = len(spans) - n_alone  # plain text alone has no score for its first token
-    return [i for i, span in enumerate(spans) if span is not None and i >= first][:limit]
+    at = [i for i, span in enumerate(spans) if span is not None and i >= first]
+    texts = _decoded(query, np.asarray(answers.tokens(query), dtype=np.int64)[at].tolist(), answers)
+    return dict([(i, text) for i, text in zip(at, texts, strict=True) if PART not in text][:limit])
+
+
+def _decoded(query: Query, ids: Sequence[int], answers: Answers) -> list[str]:
+    if answers.decode is None:
+        raise Unscorable("the model's tokenizer is not known")
+    return answers.decode(query, ids)
 
 
 def one_by_one(record: Record, context: Context, answers: Answers, limit: int) -> list[tuple[Query, str]]:
-    """For each of the record's first `limit` tokens by the surrogate's tokenizer: the question for one token of text
-    after the true prefix, and the true text there.
+    """For each of the record's first `limit` tokens by the surrogate's tokenizer (see `positions`): the question for
+    one token of text after the true prefix, and the true text there.
 
-    A prefix ends where the token before ends, so that a blank belongs to the token it leads. Tokens that are bytes of
-    one character are one question.
+    A prefix ends where the token before ends, so that a blank belongs to the token it leads.
 
     Raises:
         Unscorable: the surrogate's tokenizer is not known.
@@ -128,17 +145,17 @@ def one_by_one(record: Record, context: Context, answers: Answers, limit: int) -
         raise Unscorable("the surrogate's tokenizer is not known")
     scored = [i for i, m in enumerate(record.messages) if m.scored] + [len(record.messages)]
     out: list[tuple[Query, str]] = []
+    alone = plain(record, "base")
+    counted = positions(record, alone, answers, limit)
     before = None
-    n_seen = 0
-    for span in answers.spans(plain(record, "base")):
-        if span is None or n_seen == limit:
-            continue
-        n_seen += 1
-        if span == before or span.start == span.end:
+    for i, span in enumerate(answers.spans(alone)):
+        if span is None or span == before or span.start == span.end:
             continue
         text = record.responses[span.turn]
         cut = before.end if before is not None and before.turn == span.turn else span.start
         before = span
+        if i not in counted:
+            continue
         messages = with_context(record.messages[: scored[span.turn]], context)
         # The rest of the answer is the target only so that the prefix is cut into the tokens it has in the answer.
         question = Query(messages, text[cut:], record.images, reply=Reply(max_new_tokens=1, begun=text[:cut]))

@@ -13,6 +13,7 @@ from indelible.attacks.base import Attack, Resources, log_likelihood, plain
 from indelible.data.fill import best_substitutions, swap_words
 from indelible.data.records import Message, Query, Record, with_responses
 from indelible.errors import ConfigError, Unscorable
+from indelible.models.base import Access
 from indelible.progress import Progress
 from indelible.scoring.engine import Answers
 
@@ -106,6 +107,10 @@ class Neighborhood(Attack):
     @property
     def needs_base(self) -> bool:
         return self.model == "base"
+
+    def access_to(self, role: str) -> Access:
+        """What it needs of the model of this role: the base proposes by its next-token distributions."""
+        return "weights" if role == "base" else self.access
 
     @property
     def _variant(self) -> str:

@@ -13,6 +13,7 @@ from indelible.attacks.perturbation import keep_rewritings, rewriting_mean, rewr
 from indelible.data.fill import Blanks, choose_spans, put_fills
 from indelible.data.records import Query, Record
 from indelible.errors import ConfigError, ModelError
+from indelible.models.base import Access
 from indelible.progress import Progress
 from indelible.scoring.engine import Answers
 
@@ -22,9 +23,10 @@ class Spv(Attack):
     """Probabilistic variation: an answer against copies with some spans of words refilled, calibrated by a reference
     model's.
 
-    Settings: `n` copies; `rate` of the words that are cut out, in spans of `span` words at least `buffer` words apart;
-    `filler`, a T5-like model by folder or hub name or `base`; `space`, whether likelihoods are compared as
-    probabilities (geometric mean a token) or as losses.
+    Settings: `n` copies; `rate` of the words that go to spans of `span` words, each counted with `buffer` words on both
+    sides, so that 0.3 cuts out 15% of the words; spans stand at least `buffer` words apart; `filler`, a T5-like model
+    by folder or hub name or `base`; `space`, whether likelihoods are compared as probabilities (geometric mean a token)
+    or as losses.
     """
 
     n: int = 10
@@ -58,6 +60,10 @@ class Spv(Attack):
     @property
     def needs_base(self) -> bool:
         return self.filler == "base"
+
+    def access_to(self, role: str) -> Access:
+        """What it needs of the model of this role: the base only writes."""
+        return "text" if role == "base" else self.access
 
     @property
     def _variant(self) -> str:

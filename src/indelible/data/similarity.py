@@ -59,6 +59,11 @@ def embedded(texts: Sequence[str], embedder: str = DEFAULT_EMBEDDER) -> Vectors:
     return known
 
 
+def n_embedded() -> int:
+    """How many texts have their embedding at hand."""
+    return sum(map(len, _vectors.values()))
+
+
 def similarities(pairs: Sequence[tuple[str, str]], embedder: str = DEFAULT_EMBEDDER) -> NDArray[np.float64]:
     """Cosine of the sentence embeddings of each pair, (n,), at most 1.
 

@@ -17,6 +17,7 @@ from indelible.data.templates import END_MARKERS
 from indelible.errors import ModelError
 
 if TYPE_CHECKING:
+    from indelible.data.chat import ChatFormat
     from indelible.models.causal import CausalModel
 
 TOGETHER = 16
@@ -40,6 +41,14 @@ def prompt_ids(model: CausalModel, query: Query) -> NDArray[np.int64]:
     return encoded.input_ids[: at[0]] if len(at) else encoded.input_ids
 
 
+def end_marker(chat: ChatFormat) -> str:
+    """What the chat template puts at the end of a reply, as it stands there; '' for a format that ends none."""
+    if chat.template is None:
+        return ""
+    last = chat.pieces((Message("user", "x"),), "x")[-1]
+    return last.text if last.is_end else ""
+
+
 def end_of_turn(model: CausalModel) -> tuple[list[int], str]:
     """What ends a reply: token ids, and a text where this tokenizer has no token for the template's end marker.
 
@@ -48,15 +57,13 @@ def end_of_turn(model: CausalModel) -> tuple[list[int], str]:
     tokenizer, chat = model.chat.tokenizer, model.chat
     own = model.causal.generation_config.eos_token_id
     ids = [own] if isinstance(own, int) else list(own or [])
-    if chat.template is None:
+    marker = end_marker(chat)
+    if not marker:
         return ids, ""
-    last = chat.pieces((Message("user", "x"),), "x")[-1]
-    if not last.is_end:
-        return ids, ""
-    final = tokenizer(last.text, add_special_tokens=False)["input_ids"][-1]
+    final = tokenizer(marker, add_special_tokens=False)["input_ids"][-1]
     if tokenizer.decode([final]) in {*END_MARKERS, *tokenizer.all_special_tokens}:
         return list(dict.fromkeys([*ids, final])), ""
-    return ids, last.text.strip()
+    return ids, marker.strip()
 
 
 @torch.inference_mode()

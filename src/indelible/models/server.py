@@ -132,7 +132,7 @@ class ServerModel:
             return _refuses("the server does not draw: it writes the same text at every temperature")
         seed = int.from_bytes(query.digest()[:4], "big") >> 1
         if how.route != "chat" and names is not None:
-            ids, stop = self._prompt_ids(query), self._end_of_turn()
+            ids, stop = self._prompt_ids(query), self._end_marker()
             return lambda: write(self.endpoint, how, ids, names, reply, seed, stop)
         if any(m.role == "text" for m in query.messages):
             return _refuses("the server only chats: it cannot go on with a plain text")
@@ -147,12 +147,11 @@ class ServerModel:
         ids: list[int] = prompt_ids(self, query).tolist()  # type: ignore[arg-type]  # it looks at the format alone
         return ids
 
-    def _end_of_turn(self) -> str:
+    def _end_marker(self) -> str:
         """What ends a reply under this template, where the server's own end of text is another."""
-        if self.chat is None or self.chat.template is None:
-            return ""
-        last = self.chat.pieces((Message("user", "x"),), "x")[-1]
-        return last.text.strip() if last.is_end else ""
+        from indelible.models.generation import end_marker  # needs torch
+
+        return end_marker(self.chat).strip() if self.chat is not None else ""
 
     def prompt_length(self, query: Query) -> int:
         """Tokens before a reply; without a tokenizer, words."""

@@ -21,17 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from indelible.errors import MissingExtra, ModelError
-from indelible.models.tabular import (
-    RowEncoding,
-    TabularQueries,
-    check_room,
-    chunked_logprobs,
-    fingerprint_of,
-    load_weights,
-    read_checkpoint,
-    read_saved,
-)
+from indelible.models.tabular import RowEncoding, TabularQueries, check_room, chunked_logprobs
 from indelible.models.tabular_saprpt_cells import Embed, embed_texts, fit_cells, network_input
+from indelible.models.tabular_store import fingerprint_of, load_weights, read_checkpoint, read_saved
 
 if TYPE_CHECKING:
     from indelible.data.tables import Table

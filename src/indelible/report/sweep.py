@@ -120,8 +120,9 @@ def _limits(n_seeds: int) -> list[str]:
         "and the most of the seeds, which also draw split and training anew. The two spreads are different things."
     )
     test = (
-        "Cells are compared by whether these spreads overlap, which is no test; attacks of one audit are tested "
-        "in pairs in its own report."
+        "Whether a number lies above another goes by the interval of their difference, each by itself: among many "
+        "pairs some come out clear by chance. With two or three seeds it may be too narrow where trainings differ by "
+        "more than records do."
     )
     scale = (
         "The paper's models have some billions of parameters, and its data are other ones: orders and directions can "

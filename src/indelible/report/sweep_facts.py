@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from indelible.sweep.places import Places
+from indelible.sweep.places import ON_BASE, Places
 
 KIND = "sweep"
 
@@ -21,8 +21,8 @@ METRICS = {
     "auc_minus_blind": ("AUC minus that of the blind baseline", "signed"),
     "spearman": ("Spearman correlation of the two drops", "decimal"),
     "spearman_token": ("Spearman correlation of the drops a token", "decimal"),
-    "spearman_run": ("Spearman correlation within a batch", "decimal"),
     "p_spearman": ("p-value of that correlation", "p"),
+    "spearman_run": ("Spearman correlation within a batch, mean of the batches", "decimal"),
     "loss_members": ("loss of members, nats a token", "decimal"),
     "loss_nonmembers": ("loss of non-members, nats a token", "decimal"),
     "drop_members": ("drop of the members' loss, nats a token", "decimal"),
@@ -63,5 +63,8 @@ def read_sweep(path: Path | str, manifest: Mapping[str, Any] | None = None) -> S
 
 
 def written(metric: str) -> tuple[str, str]:
-    """What a metric is called, and how its value is written."""
+    """What a metric is called, and how its value is written; `base_` before its name: that of the base model."""
+    if metric.startswith(ON_BASE):
+        name, style = written(metric.removeprefix(ON_BASE))
+        return f"{name}, on the base", style
     return METRICS.get(metric, (metric.replace("_", " "), "decimal"))

@@ -13,8 +13,8 @@ from indelible.report.canary_plots import Look, canvas, categories, legend, look
 from indelible.report.figures import BLUE, GREY, ORANGE, Figure
 from indelible.report.format import decimal, plain
 from indelible.report.sweep_facts import SweepRun, written
-from indelible.sweep.config import FigurePlan
 from indelible.sweep.places import Place, Row
+from indelible.sweep.shown import FigurePlan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

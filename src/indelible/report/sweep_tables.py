@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from indelible.report.canary_tables import Line
 from indelible.report.canary_view import Table
-from indelible.report.format import NOT_AVAILABLE, STYLES, Cell, count, interval, is_number, missing, plain
+from indelible.report.format import NOT_AVAILABLE, STYLES, Cell, count, decimal, interval, is_number, missing, plain
 from indelible.report.sweep_facts import SweepRun, written
-from indelible.sweep.config import PaperTable, TablePlan
 from indelible.sweep.places import Place
+from indelible.sweep.shown import PaperTable, TablePlan
 
 
 def tables_of(run: SweepRun, plan: TablePlan) -> list[Table]:
@@ -43,7 +43,8 @@ def _source(table: PaperTable) -> str:
 
 
 def number(run: SweepRun, place: Place, metric: str) -> Cell:
-    """The number of a place: mean over seeds; interval over records; least and most of the seeds; the paper's."""
+    """The number of a place: mean over seeds; interval over records; least and most of the seeds; the paper's. Of
+    p-values the largest, and of how many seeds it is small."""
     row = run.places.row(place, metric)
     write = STYLES[written(metric)[1]]
     paper = run.places.paper(place, metric)
@@ -51,10 +52,14 @@ def number(run: SweepRun, place: Place, metric: str) -> Cell:
     if row is None or not is_number(row.get("value")):
         reason = (row or {}).get("reason") or _why_absent(run, place)
         return Cell(NOT_AVAILABLE, "; ".join([plain(reason), *beside]), missing=True)
-    details = [interval(row, written(metric)[1])] if metric not in ("p_holm", "p_spearman") else []
+    style = written(metric)[1]
+    details = [interval(row, style)] if style != "p" else []
     low, high = row.get("seed_low"), row.get("seed_high")
     if (row.get("n_seeds") or 0) > 1 and is_number(low) and is_number(high):
         details.append(f"{row['n_seeds']} seeds {write(low)} to {write(high)}")
+    if style == "p" and (row.get("n_seeds") or 0) > 1 and row.get("n_small") is not None:
+        limit = decimal(1 - run.places.config.level, 2)
+        details.append(f"the largest is shown; {row['n_small']} of {row['n_seeds']} at most {limit}")
     if row.get("note"):
         details.append(plain(row["note"]))
     return Cell(write(float(row["value"])), "; ".join([d for d in details if d] + beside))

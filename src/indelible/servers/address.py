@@ -1,7 +1,11 @@
-"""Where a model server is: `server:URL?options`, and the key that the environment holds for it."""
+"""Where a model server is: `server:URL?options`, and the key that the environment holds for it.
+
+A key goes to the server that it is meant for and to no other: OPENAI_API_KEY to api.openai.com alone.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import urllib.parse
@@ -10,8 +14,11 @@ from typing import Any
 
 from indelible.errors import ModelError, did_you_mean
 
-KEYS = ("INDELIBLE_API_KEY", "OPENAI_API_KEY")
-"""Environment variables that may hold the key; the first that does counts."""
+KEY = "INDELIBLE_API_KEY"
+"""Environment variable with the key for the server that is named, whichever it is."""
+
+OPENAI_KEY, OPENAI = "OPENAI_API_KEY", "https://api.openai.com"
+"""Environment variable with the key for this server, where the other one is not set."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,7 @@ def parse_address(given: str) -> Address:
     except ValueError:
         host, parts = None, urllib.parse.urlsplit("")
     if "@" in text:
-        raise ModelError(f"a server's address holds no user name or password: leave them out, and set {KEYS[0]}")
+        raise ModelError(f"a server's address holds no user name or password: leave them out, and set {KEY}")
     if parts.scheme not in {"http", "https"} or not host:
         raise ModelError(
             "no server's address: expected server:http://HOST:PORT, or https, such as server:http://localhost:8000"
@@ -77,6 +84,22 @@ def parse_address(given: str) -> Address:
     return Address(url, **found)
 
 
-def api_key() -> str | None:
-    """The key that the environment holds."""
-    return next((key for name in KEYS if (key := os.environ.get(name, "").strip())), None)
+def key_for(url: str) -> str | None:
+    """The key that the environment holds for the server at this address; None where there is none for it."""
+    parts = urllib.parse.urlsplit(url)
+    names = (KEY, OPENAI_KEY) if f"{parts.scheme}://{parts.netloc.lower()}" in (OPENAI, f"{OPENAI}:443") else (KEY,)
+    return next((key for name in names if (key := os.environ.get(name, "").strip())), None)
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a host's name or address means the machine itself."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def unencrypted(url: str) -> bool:
+    """Whether what is sent to this address can be read on the way."""
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme == "http" and not is_this_machine(parts.hostname or "")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import email.utils
 import http.client
-import ipaddress
 import json
 import queue
 import random
@@ -23,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any, TypeVar
 
 from indelible.errors import ModelError
-from indelible.servers.address import KEYS
+from indelible.servers.address import KEY, is_this_machine
 
 T = TypeVar("T")
 
@@ -32,6 +31,10 @@ TRIES = 7
 
 LONGEST_WAIT = 600.0
 """Seconds. A server that asks for more, such as at the end of a day's allowance, ends the run; what it said is kept."""
+
+IN_A_ROW = 3
+"""How many questions are given up one after the other, none being answered meanwhile, before the server is held to be
+broken."""
 
 _AGAIN = {408, 425, 429, 500, 502, 503, 504, 529}
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{2,40}")
@@ -44,9 +47,12 @@ class Rejected(ModelError):
     which may repeat the question and is shown for our own probes only.
     """
 
-    def __init__(self, status: int, code: str, said: str) -> None:
+    def __init__(self, status: int, code: str, said: str, *, tries: int = 1) -> None:
         self.status, self.code, self.said = status, code, said
-        self.reason = f"the server refuses the question ({status}{f', {code}' if code else ''})"
+        told = f"{status}{f', {code}' if code else ''}"
+        self.reason = f"the server refuses the question ({told})"
+        if tries > 1:
+            self.reason = f"the server fails on the question ({told}; asked {tries} times)"
         super().__init__(self.reason)
 
 
@@ -56,6 +62,9 @@ class Client:
 
     Tried again, with waits that double, up to `tries` times: 408, 429, 5xx, connections that break or time out, answers
     that are no whole JSON. `Retry-After` is waited out.
+
+    A 500 may be the question's own fault. After all tries such a question is refused and the run goes on, if the server
+    answers others; `IN_A_ROW` questions given up with none answered meanwhile are the end.
     """
 
     url: str
@@ -68,10 +77,12 @@ class Client:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _next: float = 0.0  # when the rate allows another request
     _met: bool = False  # it answered once: it is there, and gone only for a while
+    _n_answered: int = 0
+    _n_given_up: int = 0  # in a row
 
     def __post_init__(self) -> None:
         handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
-        if _is_this_machine(urllib.parse.urlsplit(self.url).hostname or ""):
+        if is_this_machine(urllib.parse.urlsplit(self.url).hostname or ""):
             handlers.append(urllib.request.ProxyHandler({}))
         self._opener = urllib.request.build_opener(*handlers)
         # No result hangs on it, and clients that started together must not come back together: not seeded.
@@ -88,12 +99,16 @@ class Client:
             ModelError: unreachable, a wrong key, or still failing after all tries; one line.
         """
         tries = tries or self.tries
+        before = self._n_answered
         for attempt in range(tries):
             self._pace()
             try:
-                return self._once(path, body, final)
+                found = self._once(path, body, final)
             except _Again as again:
                 if attempt + 1 == tries:
+                    if again.refusal is not None and self._may_go_on(before):
+                        told = again.refusal
+                        raise Rejected(told.status, told.code, told.said, tries=tries) from None
                     raise ModelError(f"{self.url} {again} (asked {tries} times)") from None
                 wait = 2**attempt * self._jitter.uniform(0.5, 1)
                 if again.after is not None:
@@ -101,7 +116,20 @@ class Client:
                 if wait > LONGEST_WAIT:
                     raise ModelError(f"{self.url} {again}, and wants to be left alone for {wait:.0f} s") from None
                 self.sleep(wait)
+            else:
+                with self._lock:
+                    self._n_answered, self._n_given_up = self._n_answered + 1, 0
+                return found
         raise AssertionError
+
+    def _may_go_on(self, before: int) -> bool:
+        """Whether a question that is given up is its own affair; `before`: how many had been answered when it was first
+        put."""
+        with self._lock:
+            if self._n_answered > before:
+                return True
+            self._n_given_up += 1
+            return self._n_answered > 0 and self._n_given_up <= IN_A_ROW
 
     def _pace(self) -> None:
         """Wait for this request's turn: turns are evenly spaced."""
@@ -150,14 +178,14 @@ class Client:
     def _refusal(self, error: urllib.error.HTTPError, final: frozenset[int]) -> Exception:
         status, (code, said) = error.code, self._message(error)
         if status in {401, 403}:
-            which = "the key is refused" if self.key else f"no key was sent: set {KEYS[0]}"
+            which = "the key is refused" if self.key else f"no key was sent: set {KEY}"
             return ModelError(f"{self.url} answers {status}: {which}")
         if 300 <= status < 400:
             return ModelError(f"{self.url} answers {status} and sends elsewhere: give the address it sends to")
         if status in _AGAIN - final and code != "insufficient_quota":
-            return _Again(
-                f"answers {status}{f', {code}' if code else ''}", _retry_after(error.headers.get("Retry-After"))
-            )
+            after = _retry_after(error.headers.get("Retry-After"))
+            refusal = Rejected(status, code, said) if status == 500 else None
+            return _Again(f"answers {status}{f', {code}' if code else ''}", after, refusal)
         if status == 429:
             return ModelError(f"{self.url} answers 429: the account's allowance is used up")
         return Rejected(status, code, said)
@@ -179,11 +207,12 @@ class Client:
 
 
 class _Again(Exception):
-    """It may help to ask again, `after` so many seconds."""
+    """It may help to ask again, `after` so many seconds. `refusal`: what it is where that does not help and others are
+    answered; None for a failure that is the server's own."""
 
-    def __init__(self, why: str, after: float | None = None) -> None:
+    def __init__(self, why: str, after: float | None = None, refusal: Rejected | None = None) -> None:
         super().__init__(why)
-        self.after = after
+        self.after, self.refusal = after, refusal
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -191,13 +220,6 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *_: Any) -> None:
         return None
-
-
-def _is_this_machine(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _reason(cause: Any) -> str:

@@ -14,7 +14,8 @@ from indelible.data.chat import ChatFormat, chat_format
 from indelible.errors import ModelError
 from indelible.models.server import ServerModel
 from indelible.models.sources import Source, locate, trained_system
-from indelible.servers.address import Address, api_key, parse_address
+from indelible.progress import say
+from indelible.servers.address import Address, key_for, parse_address, unencrypted
 from indelible.servers.capabilities import probe
 from indelible.servers.given import Endpoint
 from indelible.servers.http import Client, Rejected
@@ -40,8 +41,8 @@ def load_server(
     """Reach a server and see what it can do.
 
     Args:
-        given: `server:URL` with options (`Address`). The key is taken from the environment: INDELIBLE_API_KEY, else
-            OPENAI_API_KEY.
+        given: `server:URL` with options (`Address`). The key is taken from the environment: INDELIBLE_API_KEY, else for
+            api.openai.com OPENAI_API_KEY.
         template, system, chat_data, trust_remote_code: as for a model on this machine.
         chat: another model's format, to be asked in its template about the same text.
         sleep: waits; for tests.
@@ -64,7 +65,13 @@ def load_server(
             chat = chat_format(tokenizer, template=template, system=system, chat_data=chat_data)
     elif template is not None:
         raise ModelError("--template needs the model's tokenizer: add tokenizer=FOLDER to the server's address")
-    client = Client(address.url, api_key(), address.timeout, address.requests_per_minute, sleep=sleep)
+    key = key_for(address.url)
+    if unencrypted(address.url):
+        say(
+            f"{address.url} is not encrypted: the records{' and the key' if key else ''} can be read on the way; use "
+            "https, or a tunnel to localhost"
+        )
+    client = Client(address.url, key, address.timeout, address.requests_per_minute, sleep=sleep)
     listed = _listed(client)
     model = address.model or _only(client, listed)
     told = listed.get(model, {})

@@ -10,12 +10,11 @@ from typing import Any
 
 from indelible.config import TrainConfig
 from indelible.data.records import Query
-from indelible.environment import package_version
 from indelible.errors import UserError
 from indelible.models.sources import locate
 from indelible.progress import say
 from indelible.runs import MANIFEST, read_json, write_json
-from indelible.scoring.engine import ENGINE_VERSION
+from indelible.sweep.code import code_digest, with_contents
 from indelible.sweep.config import FidelityOptions, GapOptions, ModelPlan, SweepConfig
 from indelible.sweep.data import WRITTEN, Rows, RowSet
 from indelible.sweep.plan import ROLES, SETS, Cell, audit_config, digest, lineage, training_config
@@ -23,6 +22,9 @@ from indelible.sweep.plan import ROLES, SETS, Cell, audit_config, digest, lineag
 TRAINING_LOG = "training_log.parquet"
 TRAINING = "training.json"
 EPOCHS = "epochs.json"
+
+TRAINER, AUDITOR = "indelible.training.run", "indelible.audit"
+"""Modules whose sources, with all they import, decide a training and an audit."""
 
 _MEASURED = {"gap": ("members", "nonmembers"), "fidelity": ("records", "pool")}
 """Settings of a measure that name a set of rows."""
@@ -55,14 +57,17 @@ class Bench:
         return self.rows.get(cell.data, cell.seed, str(plan.rows), plan.arrange)
 
     def key(self, cell: Cell, label: str) -> str:
-        """A hash of what decides a training (or the given model), whatever its epoch. Trainings on the same rows in the
-        same way are one."""
+        """A hash of what decides a training (or the given model), whatever its epoch: settings, rows, what it starts
+        from, the trainer's source. Trainings on the same rows in the same way are one.
+
+        A model of a hub goes by its name.
+        """
         plan = cell.models[label]
         if plan.start is None:
             return self._given_key(str(plan.path))
         start = self.state_key(cell, plan.start)
         training = training_config(plan, cell.seed).model_dump(mode="json", exclude={"model", "train", "out", "data"})
-        return digest(package_version(), start, self.training_set(cell, plan).sha256, training)
+        return digest(code_digest(TRAINER), start, self.training_set(cell, plan).sha256, training)
 
     def state_key(self, cell: Cell, label: str) -> str:
         """A hash of a model's weights: the training's, at its epoch."""
@@ -85,16 +90,18 @@ class Bench:
         return {self.key(cell, one): one for one in trained if cell.models[one].epoch != 0}
 
     def cell_key(self, cell: Cell) -> str:
-        """A hash of everything that decides a cell's outcome."""
+        """A hash of everything that decides a cell's outcome: settings and the files they name, models, rows, and the
+        source that measures."""
         if cell.measure is not None:
-            settings = cell.measure.model_dump(mode="json")
+            settings = _by_content(cell.measure.model_dump(mode="json"))
             models, sets = {"model": cell.measure.model}, {k: settings[k] for k in _MEASURED[cell.measure.kind]}
         else:
-            settings = audit_config(cell).model_dump(mode="json")
+            settings = _by_content(audit_config(cell).model_dump(mode="json"))
             models, sets = ({k: str(cell.audit[k]) for k in keys if cell.audit.get(k)} for keys in (ROLES, SETS))
         hashes = {key: self.state_key(cell, label) for key, label in models.items()}
         hashes |= {key: self.set_of(cell, name).sha256 for key, name in sets.items()}
-        return digest(package_version(), ENGINE_VERSION, cell.seed, self.config.level, settings | hashes)
+        source = code_digest(AUDITOR if cell.measure is None else f"indelible.sweep.{cell.measure.kind}")
+        return digest(source, cell.seed, self.config.level, settings | hashes)
 
     def folder(self, cell: Cell) -> Path:
         """The run directory of a cell."""
@@ -153,7 +160,7 @@ class Bench:
             the cells that can run, and those whose rows cannot be had, with the reason.
 
         Raises:
-            DataError: a file has fewer rows than are asked of it, or the rows of no cell can be had.
+            UserError: the rows of no cell can be had: a file is missing, or has fewer rows than are asked of it.
         """
         ready, lost = [], []
         errors: list[UserError] = []
@@ -162,11 +169,11 @@ class Bench:
                 for name in (*cell.data.files,):
                     if self._uses(cell, name):
                         self.rows.table(cell.data.files[name])
+                self.cell_key(cell)  # draws every set
             except UserError as error:
                 errors.append(error)
                 lost.append(Done(cell, None, str(error)))
                 continue
-            self.cell_key(cell)  # draws every set: too few rows are an error of the study
             ready.append(cell)
         if not ready:
             raise errors[0]
@@ -230,9 +237,8 @@ class Bench:
             from indelible.audit import run_audit
 
             config = audit_config(cell, **self._places(cell, folder))
-            # Attacks count as not asked for by name: one that cannot run is left out, and the run says why.
-            given = {key: value for key, value in config.model_dump(mode="json").items() if key != "attacks"}
-            run_audit(config, given, command=self.command)
+            # An attack that cannot run is left out, and the run says why: it is no reason to lose a cell.
+            run_audit(config, config.model_dump(mode="json"), command=self.command, forgiving=True)
         return folder
 
     def _places(self, cell: Cell, folder: Path) -> dict[str, Any]:
@@ -243,6 +249,12 @@ class Bench:
     def forget(self, key: str) -> None:
         """Delete a model's weights; its log stays."""
         shutil.rmtree(self.work / "models" / key, ignore_errors=True)
+
+
+def _by_content(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings in which files that they name stand for what they hold; models and rows are hashed on their own."""
+    named = ("settings", "embedder", "load")
+    return {key: with_contents(value) if key in named else value for key, value in settings.items()}
 
 
 def epoch_ends(config: TrainConfig, rows: RowSet) -> list[int]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from indelible.runs import read_json, read_manifest, read_run
+from indelible.runs import Run, read_json, read_manifest, read_run
 from indelible.sweep.bench import TRAINING_LOG, Bench, Done
 from indelible.sweep.config import SweepConfig
 from indelible.sweep.data import parts_of
@@ -21,23 +21,27 @@ from indelible.sweep.plan import Cell
 Row = dict[str, Any]
 
 _PAIRS = ("auc_minus:", "p_minus:")
+P_VALUES = "p_"
+"""How names of p-values begin."""
+
 _KEY = ("axes", "attack", "model", "metric", "part", "block")
 
 
 def collect(config: SweepConfig, bench: Bench, done: Sequence[Done]) -> list[Row]:
     """Rows of metrics.json.
 
-    A row is a row of an audit's metrics (pairs of attacks left out) with `axes` (name to label), `seed`, and where the
-    study asks for it `part` or `block`. A row without a seed is over the seeds: `value` is their mean, `seed_low` and
-    `seed_high` the least and the most of them, `seed_sd` their standard deviation; `low` and `high`, the interval over
-    records, are the means of the seeds' own. The two spreads are never mixed.
+    A row is a row of an audit's metrics (pairs of attacks left out: `contrasts` has any pair) with `axes` (name to
+    label), `seed`, and where the study asks for it `part` or `block`. A row without a seed is over the seeds: `value`
+    is their mean, `seed_low` and `seed_high` the least and the most of them, `seed_sd` their standard deviation; `low`
+    and `high`, the interval over records, are the means of the seeds' own. The two spreads are never mixed. Of
+    p-values, which have no mean, `value` is the largest and `n_small` counts the seeds whose own is at most 1 - level.
     """
     rows: list[Row] = []
     for one in done:
         if one.path is not None:
             found = _audited(config, bench, one) if one.cell.measure is None else read_json(one.path / METRICS, list)
             rows += [_placed(row, one.cell) for row in found]
-    return [*rows, *over_seeds(rows)]
+    return [*rows, *over_seeds(rows, config.level)]
 
 
 METRICS = "metrics.json"
@@ -52,17 +56,16 @@ def _audited(config: SweepConfig, bench: Bench, one: Done) -> list[Row]:
     assert one.path is not None
     run = read_run(one.path)
     rows = [row for row in run.metrics if not str(row["metric"]).startswith(_PAIRS)]
-    rows += losses(run.records, run.scores, config.level)
+    rows += losses(run.records, log_likelihoods(run), config.level)
     if config.parts is not None:
         rows += by_part(config, bench, one.cell, run.records, run.scores)
     return rows
 
 
-def losses(records: pd.DataFrame, scores: pd.DataFrame, level: float) -> list[Row]:
-    """Mean loss (nats a token of the answer) of members and of non-members on the audited model and its base, from the
-    scores of the attack `loss`."""
+def losses(records: pd.DataFrame, told: pd.DataFrame, level: float) -> list[Row]:
+    """Mean loss (nats a token of the answer) of members and of non-members on each model of `log_likelihoods`."""
     rows = []
-    own = scores[scores["attack"] == "loss"].merge(records, on="record_id")
+    own = told.merge(records, on="record_id")
     for model in sorted(set(own["model"])):
         for member, side in ((True, "members"), (False, "nonmembers")):
             part = own[(own["model"] == model) & (own["member"] == member)]
@@ -73,8 +76,39 @@ def losses(records: pd.DataFrame, scores: pd.DataFrame, level: float) -> list[Ro
     return rows
 
 
+def log_likelihoods(run: Run) -> pd.DataFrame:
+    """Rows of the attack `loss`, which is a record's mean log-likelihood, on the audited model and its base.
+
+    Without a control on the base they follow from `reference-base`, which is the one minus the other, a token.
+    """
+    scores = run.scores
+    own = scores[scores["attack"] == "loss"]
+    minus = scores[(scores["attack"] == "reference-base") & (scores["model"] == "target")]
+    sums = any(a["name"] == "reference-base" and a["settings"].get("reduce") == "sum" for a in run.manifest["attacks"])
+    if "base" in set(own["model"]) or sums or not len(minus):
+        return own
+    target = own[own["model"] == "target"]
+    other = target.merge(minus[["record_id", "score"]], on="record_id", suffixes=("", "_minus"))
+    base = other.assign(model="base", score=other["score"] - other["score_minus"])
+    return pd.concat([own, base[list(own.columns)]], ignore_index=True)
+
+
 def by_part(config: SweepConfig, bench: Bench, cell: Cell, records: pd.DataFrame, scores: pd.DataFrame) -> list[Row]:
-    """AUC of each attack on the members of one part of the training against all non-members (ICP-MIA, Sec. VII-C).
+    """AUC of each attack on the members of one part of the training against all non-members (ICP-MIA, Sec. VII-C)."""
+    own = scores[scores["model"] == "target"]
+    rows = []
+    for key, label, kept in part_sets(config, bench, cell, records):
+        for attack in sorted(set(own["attack"])):
+            chosen = own[own["attack"] == attack]
+            row = auc_row(str(attack), kept, chosen, level=config.level, seed=cell.seed).to_dict()
+            rows.append({**row, key: label})
+    return rows
+
+
+def part_sets(
+    config: SweepConfig, bench: Bench, cell: Cell, records: pd.DataFrame
+) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """The records of each part of the training: `part` or `block`, its label, its members with all non-members.
 
     `part` 1, 2, ... goes by when the training last saw a record, `block` by where it stood in the set of rows before
     they were arranged: the first follows training dynamics, the second the data.
@@ -82,22 +116,15 @@ def by_part(config: SweepConfig, bench: Bench, cell: Cell, records: pd.DataFrame
     n_parts = config.parts or 1
     plan = cell.models[cell.tested]
     if plan.start is None:
-        return []
+        return
     log = pd.read_parquet(bench.logs(bench.key(cell, cell.tested)) / TRAINING_LOG)
     seen = part_by_time(log if plan.epoch is None else log[log["epoch"] <= plan.epoch], n_parts)
     ids = [r.id for r in bench.set_of(cell, str(plan.rows)).records]
     stood = dict(zip(ids, parts_of(len(ids), n_parts), strict=True))
-    own = scores[scores["model"] == "target"]
-    rows = []
     for key, place in (("part", seen), ("block", stood)):
         of = records["record_id"].map(place)
         for k in range(n_parts):
-            kept = records[~records["member"] | (of == k)]
-            for attack in sorted(set(own["attack"])):
-                chosen = own[own["attack"] == attack]
-                row = auc_row(str(attack), kept, chosen, level=config.level, seed=cell.seed).to_dict()
-                rows.append({**row, key: str(k + 1)})
-    return rows
+            yield key, str(k + 1), records[~records["member"] | (of == k)]
 
 
 def part_by_time(log: pd.DataFrame, n_parts: int) -> dict[str, int]:
@@ -107,15 +134,15 @@ def part_by_time(log: pd.DataFrame, n_parts: int) -> dict[str, int]:
     return dict(zip(ids, parts_of(len(ids), n_parts), strict=True))
 
 
-def over_seeds(rows: Sequence[Row]) -> list[Row]:
+def over_seeds(rows: Sequence[Row], level: float = 0.95) -> list[Row]:
     """One row for all seeds of a place on the axes."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(repr([row.get(key) for key in _KEY]), []).append(row)
-    return [_over_seeds(group) for group in groups.values()]
+    return [_over_seeds(group, level) for group in groups.values()]
 
 
-def _over_seeds(group: Sequence[Row]) -> Row:
+def _over_seeds(group: Sequence[Row], level: float) -> Row:
     known = [row for row in group if row["value"] is not None]
     first = (known or group)[0]
     values = [float(row["value"]) for row in known]
@@ -132,6 +159,8 @@ def _over_seeds(group: Sequence[Row]) -> Row:
         **{name: min((row.get(name) or 0 for row in known), default=0) for name in counted},
         "reason": None if known else first.get("reason"),
     }
+    if values and str(first["metric"]).startswith(P_VALUES):
+        row |= {"value": max(values), "n_small": sum(value <= 1 - level for value in values)}
     if known and len(known) < len(group):
         lost = next(row for row in group if row["value"] is None)
         row["note"] = f"{len(group) - len(known)} of {len(group)} seeds have no value ({lost.get('reason')})"

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from indelible.config import DataOptions, ModelOptions, Settings
 from indelible.errors import did_you_mean
+from indelible.sweep.shown import Expect, PaperTable, Show
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 """Names of axes, models and sets of rows: they stand in dotted paths and in names of folders."""
@@ -161,77 +162,13 @@ class FidelityOptions(Settings):
     optimiser: Literal["sgd", "adamw"] = "adamw"
     learning_rate: float = Field(default=1e-5, gt=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
+    cache: bool = True
     embed: Literal["prompt", "prompt+target"] = "prompt"
     embedder: str = "builtin:all-minilm-l6-v2"
     load: ModelOptions = ModelOptions(dtype="float32")
 
 
 Measure = Annotated[GapOptions | FidelityOptions, Field(discriminator="kind")]
-
-Only = dict[str, tuple[str, ...]]
-
-
-class TablePlan(Settings):
-    """A table a metric: `rows` and `columns` are `attack`, an axis, `part` or `block`; the axes left over go into the
-    heads of the columns. `only`: labels that are shown of a key."""
-
-    rows: str = "attack"
-    columns: str | None = None
-    metrics: tuple[str, ...] = ("auc", "tpr@0.01")
-    only: Only = Field(default_factory=dict)
-
-
-class FigurePlan(Settings):
-    """`lines`: `metrics` over `x`, a line for each of `lines` (an axis, `attack`, or `metric`). `distributions`: scores
-    of either side, a panel for each value of `x`. `scatter`: the two drops of a fidelity study, likewise."""
-
-    kind: Literal["lines", "distributions", "scatter"] = "lines"
-    x: str
-    lines: str = "attack"
-    metrics: tuple[str, ...] = ("auc",)
-    only: Only = Field(default_factory=dict)
-
-
-class Show(Settings):
-    """What the report shows."""
-
-    tables: tuple[TablePlan, ...] = ()
-    figures: tuple[FigurePlan, ...] = ()
-
-
-class PaperTable(Settings):
-    """Numbers of the paper beside ours. `values`: row label to number, or to column label to number, in the study's own
-    labels; `names` says what the paper calls them."""
-
-    where: str
-    metric: str = "auc"
-    rows: str = "attack"
-    columns: str | None = None
-    values: dict[str, float | dict[str, float]]
-    names: dict[str, str] = Field(default_factory=dict)
-    only: Only = Field(default_factory=dict)
-
-    def value(self, row: str | None, column: str | None) -> float | None:
-        """The number of our row and column labels."""
-        found = self.values.get(row or "")
-        if isinstance(found, dict):
-            return found.get(column or "")
-        return found if self.columns is None else None
-
-
-class Expect(Settings):
-    """A shape the paper shows without numbers: over `x`, `metric` of each of `lines` (labels of `by`; of metrics, where
-    that is `metric`) `rises`, `falls`, has its `peak` `between` two values, or stays `above` that of `than`."""
-
-    where: str
-    shape: Literal["rises", "falls", "peak", "above"]
-    x: str
-    by: str = "attack"
-    lines: tuple[str, ...] = Field(min_length=1)
-    metric: str = "auc"
-    between: tuple[float, float] | None = None
-    than: tuple[str, ...] = ()
-    only: Only = Field(default_factory=dict)
 
 
 class SweepConfig(Settings):
@@ -270,7 +207,19 @@ class SweepConfig(Settings):
         plans += [(e.x, None if e.by == "metric" else e.by, *e.only) for e in self.expect]
         for key in (key for plan in plans for key in plan if key is not None and key not in keys):
             raise ValueError(did_you_mean(key, sorted(keys), "axis to show"))
+        for axis in (e.x for e in self.expect if e.shape == "peak" and e.x in self.axes):
+            words = [value.label for value in self.axes[axis].values if not _is_number(value.label)]
+            if words:
+                raise ValueError(f"a peak over '{axis}' needs labels that are numbers, not '{words[0]}'")
         return self
+
+
+def _is_number(label: str) -> bool:
+    try:
+        float(label)
+    except ValueError:
+        return False
+    return True
 
 
 def text(value: Any) -> str:

@@ -6,6 +6,7 @@ questions are tokenised, counted and answered with made-up numbers. What two cel
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from indelible.attacks import FITTED, make_attack
 from indelible.attacks.base import plain
 from indelible.config import AuditConfig, ModelOptions
 from indelible.data.chat import ChatFormat
-from indelible.data.records import Query, Record
+from indelible.data.records import Query, Record, Reply
 from indelible.errors import UserError
 from indelible.models.load import LoadOptions, load_model
 from indelible.selection import expand
@@ -37,6 +38,8 @@ SAMPLE = 50
 """Records that a mean length is taken from."""
 
 TIMED_ROWS = 16
+TIMED_REPLY = 16
+"""Tokens of a timed reply. One that ends sooner is as those of the audits, which are counted in full too."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,8 @@ class Cost:
         rows: set to number of rows, first seed.
         trainings: how many, and `train_tokens` through them (every epoch counted).
         cells: how many audits or measurements, and `at_hand` of all cells are finished already.
-        forward_tokens: asked of models by the cells that are left.
+        forward_tokens: asked of models by the cells that are left; `written_tokens`, of replies, come one at a time and
+            take many times as long.
         seconds: expected on this machine; None where no model could be timed, with the reason.
     """
 
@@ -57,6 +61,7 @@ class Cost:
     cells: int
     at_hand: int
     forward_tokens: int
+    written_tokens: int
     seconds: float | None
     why_untimed: str = ""
     notes: tuple[str, ...] = ()
@@ -69,6 +74,8 @@ class Cost:
             f"{self.trainings} trainings, {self.train_tokens:,} tokens to train on",
             f"{self.cells} cells{done}, {self.forward_tokens:,} forward tokens",
         ]
+        if self.written_tokens:
+            lines[-1] += f", {self.written_tokens:,} tokens of replies at most"
         if self.seconds is None:
             lines.append(f"time: not known ({self.why_untimed})")
         else:
@@ -96,6 +103,7 @@ def estimate(bench: Bench, cells: Sequence[Cell]) -> Cost:
         cells=len(left),
         at_hand=len(cells) - len(left),
         forward_tokens=counter.forward_tokens,
+        written_tokens=counter.written_tokens,
         seconds=seconds,
         why_untimed=why,
         notes=tuple(counter.notes),
@@ -108,6 +116,7 @@ class _Counter:
 
     bench: Bench
     forward_tokens: int = 0
+    written_tokens: int = 0
     further_tokens: int = 0
     trainings: dict[str, int] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
@@ -126,7 +135,7 @@ class _Counter:
                 at_hand = (self.bench.work / "models" / key).exists()
                 self.trainings[key] = 0 if at_hand else self._training(cell, label)
         if cell.measure is None:
-            self.forward_tokens += self._audit(cell, audit_config(cell))
+            self._audit(cell, audit_config(cell))
         elif isinstance(cell.measure, GapOptions):
             self._gap(cell, cell.measure)
         else:
@@ -140,7 +149,9 @@ class _Counter:
             asked = (self.bench.state_key(cell, options.model), rows.sha256, pool.sha256, options.top)
             if asked not in self._probes:  # two ways of stepping share the probes
                 self._probes.add(asked)
-                self.forward_tokens += round(n * min(options.top, len(pool.records)) * (own + other))
+                n_probes = n * min(options.top, len(pool.records))
+                # a demonstration stands first, so that records that share it have it computed once
+                self.forward_tokens += round(n_probes * own + min(n_probes, len(pool.records)) * other)
 
     def model(self, cell: Cell, label: str, template: str | None, rows: RowSet, under: str = "") -> Dry:
         """The counting model of these weights; `under`: as the base under an adapter, which is asked by itself."""
@@ -170,7 +181,7 @@ class _Counter:
         self.forward_tokens += round(2 * once)
         self.further_tokens += round(once) * training_settings({"epochs": 1, **options.training}, cell.seed).epochs
 
-    def _audit(self, cell: Cell, config: AuditConfig) -> int:
+    def _audit(self, cell: Cell, config: AuditConfig) -> None:
         sets = {key: self.bench.set_of(cell, str(cell.audit[key])) for key in ("members", "nonmembers")}
         pool = self.bench.set_of(cell, str(cell.audit["pool"])) if cell.audit.get("pool") else sets["nonmembers"]
         n = sum(min(config.max_records or len(s.records), len(s.records)) for s in sets.values())
@@ -192,20 +203,24 @@ class _Counter:
         share = {"target": 1.0}
         if config.base_control and "base" in models:
             share["base"] = min(2 * (config.control_records or n), n) / n
-        tokens = 0.0
+        tokens = written = 0.0
         for subject, part in share.items():
             before = self._counted()
             self.notes |= dict.fromkeys(
                 count(attacks, pilot, pool.records, models, config, self._prepared, subject=subject)
             )
-            tokens += part * (self._counted() - before)
+            after = self._counted()
+            tokens += part * (after[0] - before[0])
+            written += part * (after[1] - before[1])
         scale = (
             n * _mean_length(models["target"], everyone) / sum(len(models["target"].encode(plain(r))) for r in pilot)
         )
-        return round(scale * tokens)
+        self.forward_tokens += round(scale * tokens)
+        self.written_tokens += round(scale * written)
 
-    def _counted(self) -> int:
-        return sum(model.tokens for model in self._models.values())
+    def _counted(self) -> tuple[int, int]:
+        models = self._models.values()
+        return sum(model.tokens for model in models), sum(model.written for model in models)
 
 
 def _mean_length(model: Dry, records: Sequence[Record]) -> float:
@@ -223,7 +238,8 @@ def _spread(items: Sequence[Item], n: int) -> list[Item]:
 
 
 def _seconds(bench: Bench, left: Sequence[Cell], counter: _Counter) -> tuple[float | None, str]:
-    """Time for the counted tokens, by one scoring pass and one training step on a few rows; None with the reason."""
+    """Time for the counted tokens, by one scoring pass, one training step and replies to a few rows; None with the
+    reason."""
     cell = left[0]
     path = str(cell.models[lineage(cell, cell.tested)[-1]].path)
     if not (path.startswith("builtin:") or Path(path).expanduser().exists()):
@@ -231,8 +247,8 @@ def _seconds(bench: Bench, left: Sequence[Cell], counter: _Counter) -> tuple[flo
     load = cell.measure.load if cell.measure is not None else audit_config(cell).load
     rows = _spread(bench.set_of(cell, bench.sets(cell)[0]).records, TIMED_ROWS)
     try:
-        loading, scoring = _scoring_rate(path, load, rows)
-        total = counter.forward_tokens / scoring + len(left) * 2 * loading
+        loading, scoring, writing = _scoring_rates(path, load, rows, replies=counter.written_tokens > 0)
+        total = counter.forward_tokens / scoring + counter.written_tokens / writing + len(left) * 2 * loading
         if counter.train_tokens:
             total += counter.train_tokens / _training_rate(path, load, rows)
     except UserError as error:
@@ -240,8 +256,10 @@ def _seconds(bench: Bench, left: Sequence[Cell], counter: _Counter) -> tuple[flo
     return total, ""
 
 
-def _scoring_rate(path: str, load: ModelOptions, rows: Sequence[Record]) -> tuple[float, float]:
-    """Seconds to load a model, and tokens a second that it answers."""
+def _scoring_rates(
+    path: str, load: ModelOptions, rows: Sequence[Record], *, replies: bool
+) -> tuple[float, float, float]:
+    """Seconds to load a model, tokens a second that it reads, and (infinite unless `replies`) that it writes."""
     begin = time.monotonic()
     model, _ = load_model(path, LoadOptions(**load.model_dump()))
     loading = time.monotonic() - begin
@@ -250,7 +268,14 @@ def _scoring_rate(path: str, load: ModelOptions, rows: Sequence[Record]) -> tupl
         begin = time.monotonic()
         for _ in model.stream(part):
             pass
-    return loading, sum(map(len, encoded)) / max(time.monotonic() - begin, 1e-9)
+    scoring = sum(map(len, encoded)) / max(time.monotonic() - begin, 1e-9)
+    if not replies:
+        return loading, scoring, math.inf
+    asked = [Query(r.messages, "", reply=Reply(TIMED_REPLY, 1.0)) for r in rows]
+    begin = time.monotonic()
+    for _ in model.replies(asked):
+        pass
+    return loading, scoring, TIMED_REPLY * len(asked) / max(time.monotonic() - begin, 1e-9)
 
 
 def _training_rate(path: str, load: ModelOptions, rows: Sequence[Record]) -> float:

@@ -25,12 +25,16 @@ KEPT_TOKENS = 8192
 
 @dataclass
 class Dry:
-    """A tokenizer that plays a model: it counts what is asked and answers with numbers that mean nothing."""
+    """A tokenizer that plays a model: it counts what is asked and answers with numbers that mean nothing.
+
+    `tokens` are those that are read in a pass, `written` those of replies, of which each takes a pass of its own.
+    """
 
     fingerprint: str
     chat: ChatFormat
     context_length: int
     tokens: int = 0
+    written: int = 0
     _seen: set[bytes] = field(default_factory=set)
 
     def encode(self, query: Query) -> Encoded:
@@ -51,7 +55,8 @@ class Dry:
             encoded = self.encode(query)
             if query.reply is not None:
                 texts[query] = "other words " * (query.reply.max_new_tokens // 2) or "other"
-                self.tokens += 0 if known else len(encoded) + query.reply.max_new_tokens
+                self.tokens += 0 if known else len(encoded)
+                self.written += 0 if known else query.reply.max_new_tokens
                 continue
             n = int(encoded.is_target.sum())
             ones = np.ones(n, dtype=np.float32)
@@ -76,7 +81,7 @@ def count(
     """Let attacks ask about records, with the model of role `subject` under test, and count.
 
     An attack whose variants another model writes (neighbours, fillings) is counted by their number, each as long as the
-    record; one that lacks something (a model, a pool, an embedder) is not counted.
+    answer, as the prompt before it is shared; one that lacks something (a model, a pool, an embedder) is not counted.
 
     Args:
         prepared: what attacks made of the records before; added to.
@@ -93,7 +98,8 @@ def count(
             for role in attack.roles:
                 plays = models[subject if role == "target" else role]
                 plays.ask([plain(r) for r in records])
-                plays.tokens += sum(int(getattr(attack, "n", 1)) * len(plays.encode(plain(r))) for r in records)
+                answered = sum(int(plays.encode(plain(r)).is_target.sum()) for r in records)
+                plays.tokens += int(getattr(attack, "n", 1)) * answered
             continue
         try:
             _count(attack, records, pool, models, config, prepared, subject)

@@ -28,7 +28,7 @@ from indelible.stats.metrics import Metric
 from indelible.sweep.config import FidelityOptions
 from indelible.sweep.data import RowSet
 from indelible.sweep.gap import DROPS
-from indelible.sweep.numbers import spearman_rows
+from indelible.sweep.numbers import mean_row, spearman_rows
 from indelible.sweep.steps import fitting, load_trainable, log_likelihoods, one_step, restored
 
 KIND = "sweep-fidelity"
@@ -100,8 +100,12 @@ def probe_drops(
     attack = IcpReference(k=options.top, embed=options.embed, reduce="sum", probes="best")
     resources = Resources(pool=pool, seed=seed, embedder=options.embedder)
     prepared = prepare([attack], records, resources)
-    interview = Interview({"target": model}, AnswerCache(engine_version=ENGINE_VERSION))
-    answers = interview.ask([attack], prepared, stage="probes")
+    cache = AnswerCache(engine_version=ENGINE_VERSION) if options.cache else None
+    try:
+        answers = Interview({"target": model}, cache).ask([attack], prepared, stage="probes")
+    finally:
+        if cache is not None:
+            cache.close()
     out = {}
     for record in prepared:
         try:
@@ -137,7 +141,8 @@ def step_drops(
 
 
 def fidelity_metrics(frame: pd.DataFrame, level: float) -> list[Metric]:
-    """Spearman's correlation of the two drops over all records: whole answers, a token of the answer, and by run."""
+    """Spearman's correlation of the two drops over all records: whole answers, a token of the answer, and the mean of
+    the batches' own, with its t-interval over the batches."""
     step, probe = (frame[name].to_numpy(dtype=float) for name in ("step_drop", "icp_drop"))
     n_tokens = frame["n_target_tokens"].to_numpy(dtype=float)
     rows = spearman_rows(ATTACK, step, probe, level=level)
@@ -149,9 +154,11 @@ def fidelity_metrics(frame: pd.DataFrame, level: float) -> list[Metric]:
             single.append(found[0].value)
     by_run = Metric(ATTACK, "target", "spearman_run", None, reason="no run has a correlation")
     if single:
-        method = f"mean of {len(single)} runs; least and most of them"
-        mean = float(np.mean(single))
-        by_run = replace(by_run, value=mean, low=min(single), high=max(single), method=method, reason=None)
+        over = mean_row(
+            ATTACK, "target", "spearman_run", single, [str(i) for i in range(len(single))], level=level, member=False
+        )
+        method = f"mean of {len(single)} runs, from {min(single):.3f} to {max(single):.3f}; t over them"
+        by_run = replace(over, method=method, n_nonmembers=len(frame))
     rows.append(by_run)
     for name, values in (("step_drop", step), ("icp_drop", probe)):
         finite = values[np.isfinite(values)]

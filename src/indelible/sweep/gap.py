@@ -28,6 +28,9 @@ from indelible.training.sft import encode_rows, optimise
 KIND = "sweep-gap"
 DROPS = "drops.parquet"
 
+MEANS = {"loss": "loss_before", "loss_after": "loss_after", "drop": "drop"}
+"""Metric to the column whose mean it is, each of members and of non-members."""
+
 
 def run_gap(
     options: GapOptions, model: str, members: RowSet, nonmembers: RowSet, *, seed: int, out: Path, level: float = 0.95
@@ -100,7 +103,7 @@ def _metrics(frame: pd.DataFrame, level: float, seed: int) -> list[Metric]:
     rows = []
     for member, side in ((True, "members"), (False, "nonmembers")):
         part = frame[frame["member"] == member]
-        for metric, column in (("loss", "loss_before"), ("loss_after", "loss_after"), ("drop", "drop")):
+        for metric, column in MEANS.items():
             values, groups = part[column].tolist(), part["group"].tolist()
             rows.append(mean_row("gap", "target", f"{metric}_{side}", values, groups, level=level, member=member))
     scores = frame.assign(attack="gap", model="target", score=-frame["drop"], reason=None)

@@ -59,7 +59,7 @@ def spearman_rows(attack: str, x: Floats, y: Floats, *, level: float, metric: st
         return [replace(row, reason=why), replace(p_row, reason=why)]
     found = spearmanr(x[both], y[both])
     rho = float(found.statistic)
-    if abs(rho) < 1:
+    if 1 - abs(rho) > 1e-12:  # a perfect order, up to rounding, has no interval
         half = float(norm.ppf(0.5 + level / 2)) * math.sqrt((1 + rho * rho / 2) / (n - 3))
         low, high = math.tanh(math.atanh(rho) - half), math.tanh(math.atanh(rho) + half)
     else:

@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from indelible.sweep.config import Only, SweepConfig
+from indelible.sweep.config import SweepConfig
+from indelible.sweep.shown import Only
 
 Row = Mapping[str, Any]
 Place = Mapping[str, str]
 """Key (`attack`, `part`, `block`, or an axis) to label."""
 
 PARTS = ("part", "block")
+ON_BASE = "base_"
 
 
 @dataclass
@@ -43,12 +45,18 @@ class Places:
         return [label for label in only[key] if label in known] if key in only else known
 
     def row(self, place: Place, metric: str, seed: int | None = None) -> Row | None:
-        """The row of a place, over the seeds or of one; of the audited model, or of the control that asks none."""
+        """The row of a place, over the seeds or of one; of the audited model, or of the control that asks none.
+
+        `base_` before a metric asks for that of the base model.
+        """
+        models: tuple[str, ...] = ("target", "none")
+        if metric.startswith(ON_BASE):
+            models, metric = ("base",), metric.removeprefix(ON_BASE)
         axes = {axis: place.get(axis, plan.values[0].label) for axis, plan in self.config.axes.items()}
         wanted = {key: place.get(key) for key in PARTS}
         found = self._index.get(_key(wanted, axes, place.get("attack"), metric), [])
         own = [row for row in found if row["seed"] == seed]
-        return next((row for model in ("target", "none") for row in own if row["model"] == model), None)
+        return next((row for model in models for row in own if row["model"] == model), None)
 
     def left_over(self, used: Sequence[str | None], only: Only) -> Iterator[dict[str, str]]:
         """Every combination of attack and axes that a table or figure does not lay out, as far as `only` lets them."""
@@ -75,13 +83,3 @@ class Places:
 
 def _key(parts: Mapping[str, Any], axes: Mapping[str, str], attack: str | None, metric: str) -> tuple[Any, ...]:
     return (attack, metric, *(parts.get(key) for key in PARTS), tuple(sorted(axes.items())))
-
-
-def ends(row: Row | None) -> tuple[float, float, float] | None:
-    """Value, and the lowest and highest that records and seeds let it be; None where there is no number."""
-    if row is None or row["value"] is None:
-        return None
-    value = float(row["value"])
-    found = [row.get(name) for name in ("low", "high", "seed_low", "seed_high")]
-    known = [value, *(float(end) for end in found if end is not None)]
-    return value, min(known), max(known)

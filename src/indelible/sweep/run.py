@@ -30,6 +30,7 @@ from indelible.sweep.cost import estimate
 from indelible.sweep.data import Rows
 from indelible.sweep.places import Places
 from indelible.sweep.plan import Cell, plan_cells
+from indelible.sweep.pulls import pulls_of
 from indelible.yaml_file import read_settings
 
 KIND = "sweep"
@@ -122,7 +123,7 @@ def run_sweep(config: SweepConfig, given: Mapping[str, Any], *, command: Sequenc
     rows = collect(config, bench, done)
     run.write_json(METRICS, rows, nan_as_null=True)
     run.write_json(VERDICTS, verdicts(done))
-    run.write_json(AGREEMENT, agreement(Places(config, rows)))
+    run.write_json(AGREEMENT, agreement(Places(config, rows), pulls_of(config, bench, done)))
     for name, frame in ((SCORES, scores_to_draw(config, done)), (DROPS, drops_to_draw(config, done))):
         if len(frame):
             run.write_parquet(name, frame)
@@ -137,7 +138,12 @@ def run_sweep(config: SweepConfig, given: Mapping[str, Any], *, command: Sequenc
             for name, table in ((table.source, table) for table in bench.rows.tables.values())
         },
         "rows": cost.rows,
-        "cost": {"expected_seconds": cost.seconds, "train_tokens": cost.train_tokens, "forward": cost.forward_tokens},
+        "cost": {
+            "expected_seconds": cost.seconds,
+            "train_tokens": cost.train_tokens,
+            "forward": cost.forward_tokens,
+            "written": cost.written_tokens,
+        },
         "not_run": [{"what": one.cell.name, "reason": one.reason} for one in done if one.path is None],
         "timings": {"total": round(time.monotonic() - started, 1)},
     }

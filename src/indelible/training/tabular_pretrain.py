@@ -22,7 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from indelible.errors import ConfigError, ModelError, UserError
-from indelible.models.tabular import CONFIG, TabularModel, save_tabular
+from indelible.models.tabular import TabularModel, save_tabular
+from indelible.models.tabular_store import CONFIG
 from indelible.models.tabular_tabicl import TabICLModel, build_tabicl
 from indelible.progress import Progress, say
 from indelible.training.budget import stream
