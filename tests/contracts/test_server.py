@@ -516,7 +516,10 @@ def test_the_key_is_sent_and_is_nowhere_else(plain, monkeypatch: pytest.MonkeyPa
     with serving(plain, KEY) as url:
         with pytest.raises(ModelError, match="401: no key was sent: set INDELIBLE_API_KEY"):
             load(url)
-        monkeypatch.setenv("OPENAI_API_KEY", "another")
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)  # meant for another server
+        with pytest.raises(ModelError, match="401: no key was sent"):
+            load(url)
+        monkeypatch.setenv("INDELIBLE_API_KEY", "another")
         with pytest.raises(ModelError, match="401: the key is refused"):
             load(url)
         monkeypatch.setenv("INDELIBLE_API_KEY", KEY)

@@ -1,4 +1,4 @@
-"""Tabular in-context models: what one is to this package, which there are, how they are loaded and saved.
+"""Tabular in-context models: what one is to this package, which there are, how they are loaded.
 
 A model is asked with whole contexts, so that a probe can build any. Features reach it as numbers that an encoding,
 frozen on the training context, made of a table's rows: nothing is fitted on the context of a question. A package's own
@@ -167,11 +167,9 @@ def load_tabular(source: str, *, device: str = "cpu") -> TabularModel:
 
 
 def _builtin(source: str, place: str, device: torch.device) -> TabularModel:
-    from indelible.models.tabular_tabicl import load_tabicl
-
     if place not in BUILTIN:
         raise ModelError(did_you_mean(place, list(BUILTIN), "builtin tabular model"))
-    return load_tabicl(source, str(Path(__file__).parent / BUILTIN[place]), device)
+    return _tabicl(source, str(Path(__file__).parent / BUILTIN[place]), device)
 
 
 def _tabicl(source: str, place: str, device: torch.device) -> TabularModel:
@@ -288,9 +286,8 @@ def chunked_logprobs(model: TabularModel, queries: TabularQueries) -> Tensor:
     out = torch.empty(*queries.query_x.shape[:2], queries.n_classes)
     with torch.no_grad():
         for part, questions, asked in _passes(queries):
-            moved = TabularQueries(
-                part.context_x.to(device), part.context_y.to(device), part.query_x.to(device), part.n_classes
-            )
+            tensors = (part.context_x.to(device), part.context_y.to(device), part.query_x.to(device))
+            moved = TabularQueries(*tensors, part.n_classes)
             out[questions, asked] = model.logits(moved).float().log_softmax(-1).cpu()
     return out
 

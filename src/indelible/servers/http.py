@@ -32,10 +32,6 @@ TRIES = 7
 LONGEST_WAIT = 600.0
 """Seconds. A server that asks for more, such as at the end of a day's allowance, ends the run; what it said is kept."""
 
-IN_A_ROW = 3
-"""How many questions are given up one after the other, none being answered meanwhile, before the server is held to be
-broken."""
-
 _AGAIN = {408, 425, 429, 500, 502, 503, 504, 529}
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{2,40}")
 
@@ -63,8 +59,8 @@ class Client:
     Tried again, with waits that double, up to `tries` times: 408, 429, 5xx, connections that break or time out, answers
     that are no whole JSON. `Retry-After` is waited out.
 
-    A 500 may be the question's own fault. After all tries such a question is refused and the run goes on, if the server
-    answers others; `IN_A_ROW` questions given up with none answered meanwhile are the end.
+    A 500 may be the question's own fault. After all tries the question that was answered last is put once more: if that
+    is still answered, the other one is refused and the run goes on.
     """
 
     url: str
@@ -77,8 +73,7 @@ class Client:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _next: float = 0.0  # when the rate allows another request
     _met: bool = False  # it answered once: it is there, and gone only for a while
-    _n_answered: int = 0
-    _n_given_up: int = 0  # in a row
+    _answered: tuple[str, Any] | None = field(default=None, repr=False)  # the last question that was
 
     def __post_init__(self) -> None:
         handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
@@ -99,14 +94,13 @@ class Client:
             ModelError: unreachable, a wrong key, or still failing after all tries; one line.
         """
         tries = tries or self.tries
-        before = self._n_answered
         for attempt in range(tries):
             self._pace()
             try:
                 found = self._once(path, body, final)
             except _Again as again:
                 if attempt + 1 == tries:
-                    if again.refusal is not None and self._may_go_on(before):
+                    if again.refusal is not None and self._is_well():
                         told = again.refusal
                         raise Rejected(told.status, told.code, told.said, tries=tries) from None
                     raise ModelError(f"{self.url} {again} (asked {tries} times)") from None
@@ -117,19 +111,21 @@ class Client:
                     raise ModelError(f"{self.url} {again}, and wants to be left alone for {wait:.0f} s") from None
                 self.sleep(wait)
             else:
-                with self._lock:
-                    self._n_answered, self._n_given_up = self._n_answered + 1, 0
+                if body is not None:
+                    self._answered = (path, body)
                 return found
         raise AssertionError
 
-    def _may_go_on(self, before: int) -> bool:
-        """Whether a question that is given up is its own affair; `before`: how many had been answered when it was first
-        put."""
-        with self._lock:
-            if self._n_answered > before:
-                return True
-            self._n_given_up += 1
-            return self._n_answered > 0 and self._n_given_up <= IN_A_ROW
+    def _is_well(self) -> bool:
+        """Whether the server still answers the question that it answered last."""
+        if self._answered is None:
+            return False
+        self._pace()
+        try:
+            self._once(*self._answered, frozenset())
+        except (_Again, ModelError):
+            return False
+        return True
 
     def _pace(self) -> None:
         """Wait for this request's turn: turns are evenly spaced."""
