@@ -43,7 +43,7 @@ def scripted(
             self.end_headers()
             self.wfile.write(body)
 
-        def do_POST(self) -> None:  # noqa: N815 - the name that http.server calls
+        def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
             self.do_GET()
 
