@@ -17,6 +17,7 @@ from indelible import distributed
 from indelible.cli_canary import canary_app
 from indelible.cli_sweep import sweep
 from indelible.cli_tabular import tabular_app
+from indelible.cli_values import split_names, stated
 from indelible.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -124,16 +125,16 @@ def audit(
     """Audit a fine-tuned language model for memorised training records."""
     from indelible.config import AuditConfig, resolve
 
-    flags = _given(
+    flags = stated(
         model=model, members=members, nonmembers=nonmembers, base=base, reference=reference,
         generator=generator, pool=pool, out=out,
         compat=compat, max_records=max_records, seed=seed, base_control=base_control,
         control_records=control_records, drift_records=drift_records, cache=cache,
         auditor=auditor,
         release=release,
-        with_text=with_text or None, attacks=_names(attacks), settings=_settings(set_), fail_if=fail_if or None,
-        data=_given(format=format_, columns=_columns(columns), group_column=group_column, id_column=id_column) or None,
-        load=_given(template=template, system=system, device=device, dtype=dtype, batch_tokens=batch_tokens,
+        with_text=with_text or None, attacks=split_names(attacks), settings=_settings(set_), fail_if=fail_if or None,
+        data=stated(format=format_, columns=_columns(columns), group_column=group_column, id_column=id_column) or None,
+        load=stated(template=template, system=system, device=device, dtype=dtype, batch_tokens=batch_tokens,
                     kv_memory=kv_memory, quantise=quantise,
                     trust_remote_code=trust_remote_code or None) or None,
     )  # fmt: skip
@@ -157,7 +158,7 @@ def score(
     distributed.alone("score")
     from indelible.config import ScoreConfig, resolve
 
-    checked, given = resolve(ScoreConfig, _given(file=file, out=out, seed=seed, fail_if=fail_if or None))
+    checked, given = resolve(ScoreConfig, stated(file=file, out=out, seed=seed, fail_if=fail_if or None))
     from indelible.scores import run_score
 
     _finish(run_score(checked, {**given, "force": force} if force else given, command=sys.argv))
@@ -207,13 +208,13 @@ def train(
     """Fine-tune a causal language model on a file, so that an audit can be shown."""
     from indelible.config import TrainConfig, resolve
 
-    flags = _given(
+    flags = stated(
         model=model, train=train_, out=out, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate,
         schedule=schedule, warmup_ratio=warmup_ratio, max_tokens=max_tokens, micro_batch_tokens=micro_batch_tokens,
         lora_rank=lora_rank, quantise=quantise, dp_epsilon=dp_epsilon, dp_delta=dp_delta, dp_clip=dp_clip,
         shuffle=shuffle, save_at=_steps(save_at), seed=seed, template=template,
         system=system, device=device, autocast=autocast,
-        data=_given(format=format_, columns=_columns(columns), id_column=id_column) or None,
+        data=stated(format=format_, columns=_columns(columns), id_column=id_column) or None,
     )  # fmt: skip
     checked, _ = resolve(TrainConfig, flags, config)
     from indelible.training.run import run_train
@@ -296,14 +297,6 @@ def _finish(outcome: Outcome) -> None:
         typer.echo(summarise(outcome))
     if outcome.tripped:
         raise typer.Exit(1)
-
-
-def _given(**flags: Any) -> dict[str, Any]:
-    return {key: value for key, value in flags.items() if value is not None}
-
-
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _steps(text: str | None) -> list[int] | None:

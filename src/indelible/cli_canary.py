@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from indelible import distributed
+from indelible.cli_values import split_numbers, stated
 from indelible.errors import ConfigError
 
 Opt = typer.Option
@@ -68,9 +69,10 @@ def design(
     from indelible.canaries.config import DesignConfig
     from indelible.config import resolve
 
-    given = _given(
-        task=_given(name=task, path=data) or None, rows=rows, canaries=canaries, controls=controls, cue=cue,
-        dose=_numbers("--dose", dose), placement=None if placement is None else placement.split(","), code=code,
+    given = stated(
+        task=stated(name=task, path=data) or None, rows=rows, canaries=canaries, controls=controls, cue=cue,
+        dose=split_numbers("--dose", dose, int), code=code,
+        placement=None if placement is None else placement.split(","),
         batch_size=batch_size, coins=coins, format=format_, seed=seed,
     )  # fmt: skip
     if data is not None and task is None and config is None:
@@ -129,10 +131,10 @@ def audit(
     from indelible.canaries.config import CanaryAuditConfig
     from indelible.config import resolve
 
-    given = _given(
+    given = stated(
         models=model or None, design=design, base=base, clean=clean, out=out,
-        probe=_given(probes=None if probes is None else probes.split(","), controls=controls, utility=utility) or None,
-        load=_given(dtype=dtype, device=device, template=template) or None,
+        probe=stated(probes=None if probes is None else probes.split(","), controls=controls, utility=utility) or None,
+        load=stated(dtype=dtype, device=device, template=template) or None,
     )  # fmt: skip
     checked, given = resolve(CanaryAuditConfig, given, config)
     from indelible.canaries.audit import run_canary_audit
@@ -155,7 +157,7 @@ def run(
     from indelible.canaries.config import CanaryRunConfig
     from indelible.config import resolve
 
-    given = _given(out=out, data=data, seeds=_numbers("--seeds", seeds), keep_models=keep_models or None)
+    given = stated(out=out, data=data, seeds=split_numbers("--seeds", seeds, int), keep_models=keep_models or None)
     checked, given = resolve(CanaryRunConfig, given, config)
     from indelible.canaries.commands import summary
     from indelible.canaries.run import run_canaries
@@ -173,7 +175,7 @@ def compare(
     from indelible.canaries.compare import CompareConfig, run_compare
     from indelible.config import resolve
 
-    checked, given = resolve(CompareConfig, _given(runs=runs, out=out))
+    checked, given = resolve(CompareConfig, stated(runs=runs, out=out))
     from indelible.canaries.commands import summary
 
     typer.echo(summary(run_compare(checked, {**given, "force": force} if force else given, command=sys.argv)))
@@ -189,16 +191,3 @@ def restore(
 
     n = restore_file(design, out)
     typer.echo(f"{out}: {n} canary rows taken out, what they displaced put back")
-
-
-def _given(**flags: Any) -> dict[str, Any]:
-    return {key: value for key, value in flags.items() if value is not None}
-
-
-def _numbers(flag: str, text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise ConfigError(f"{flag} {text}: expected whole numbers separated by commas") from error

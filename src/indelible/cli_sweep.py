@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from indelible import distributed
-from indelible.errors import ConfigError
+from indelible.cli_values import split_numbers
 
 Opt = typer.Option
 
@@ -28,7 +28,11 @@ def sweep(
     distributed.alone("sweep")
     from indelible.sweep.run import plan_sweep, read_study, run_sweep
 
-    flags: dict[str, Any] = {"out": out, "seeds": _seeds(seeds), "keep_models": keep_models or None}
+    flags: dict[str, Any] = {
+        "out": out,
+        "seeds": split_numbers("--seeds", seeds, int),
+        "keep_models": keep_models or None,
+    }
     config, given = read_study(file, {key: value for key, value in flags.items() if value is not None}, data)
     if plan:
         typer.echo(plan_sweep(config))
@@ -39,12 +43,3 @@ def sweep(
     for entry in read_json(path / "agreement.json", list):
         typer.echo(f"{entry['word']}: {entry['line']}")
     typer.echo(path / "report.html")
-
-
-def _seeds(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise ConfigError(f"--seeds {text}: expected whole numbers separated by commas") from error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from indelible import distributed
+from indelible.cli_values import split_names, split_numbers, stated
 from indelible.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -100,13 +101,14 @@ def run(
     distributed.alone("tabular run")
     from indelible.tabular.config import read_run_config
 
-    column = _given(
-        target=target, task=task, classes=classes, group=group, id_column=id_column, drop=_names(drop)
+    column = stated(
+        target=target, task=task, classes=classes, group=group, id_column=id_column, drop=split_names(drop)
     )  # fmt: skip
-    flags = _given(
-        model=model, tables=_tables(table, column), learning_rates=_numbers("--learning-rates", learning_rates, float),
-        queries=_numbers("--queries", queries, int), epochs=epochs,
-        probe_epochs=_numbers("--probe-epochs", probe_epochs, int), seeds=_numbers("--seeds", seeds, int), out=out,
+    flags = stated(
+        model=model, tables=_tables(table, column), epochs=epochs, out=out,
+        learning_rates=split_numbers("--learning-rates", learning_rates, float),
+        queries=split_numbers("--queries", queries, int), seeds=split_numbers("--seeds", seeds, int),
+        probe_epochs=split_numbers("--probe-epochs", probe_epochs, int),
         randomise=randomise, defences=defences, device=device, with_text=with_text or None, fail_if=fail_if or None,
     )  # fmt: skip
     checked, given = read_run_config(config, flags, data)
@@ -144,9 +146,9 @@ def probe(
     from indelible.config import resolve
     from indelible.tabular.config import TabularProbeConfig
 
-    flags = _given(
+    flags = stated(
         model=model, base=base, members=members, nonmembers=nonmembers, context=context, reserve=reserve,
-        target=target, out=out, task=task, classes=classes, id_column=id_column, drop=_names(drop), seed=seed,
+        target=target, out=out, task=task, classes=classes, id_column=id_column, drop=split_names(drop), seed=seed,
         device=device, with_text=with_text or None, fail_if=fail_if or None,
     )  # fmt: skip
     checked, given = resolve(TabularProbeConfig, flags, config)
@@ -161,24 +163,6 @@ def _finish(outcome: Outcome) -> None:
     typer.echo(summary(outcome))
     if outcome.tripped:
         raise typer.Exit(1)
-
-
-def _given(**flags: Any) -> dict[str, Any]:
-    return {key: value for key, value in flags.items() if value is not None}
-
-
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _numbers(flag: str, text: str | None, kind: type[int] | type[float]) -> list[int] | list[float] | None:
-    if text is None:
-        return None
-    try:
-        return [kind(part) for part in text.split(",")]
-    except ValueError as error:
-        what = "whole numbers" if kind is int else "numbers"
-        raise ConfigError(f"{flag} {text}: expected {what} separated by commas") from error
 
 
 def _tables(sources: list[str] | None, column: dict[str, Any]) -> list[dict[str, Any]] | None:

@@ -138,7 +138,7 @@ def attack_facts(attacks: Mapping[str, Attack], config: AuditConfig) -> list[dic
         {
             "name": name,
             "settings": dataclasses.asdict(attack),
-            "access": attack.access,
+            "access": attack.access_to("target"),
             "formula": attack.formula,
             "paper": attack.paper,
             "deviation": attack.deviation,

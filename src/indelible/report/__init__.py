@@ -80,19 +80,14 @@ def _write(run: Run) -> None:
     from indelible.report.facts import Facts
     from indelible.report.figures import draw
     from indelible.report.findings import findings
-    from indelible.report.html import render_html
+    from indelible.report.html import render_html, write_pages
     from indelible.report.markdown import render_markdown
     from indelible.report.view import build
-    from indelible.runs import hash_files, write_bytes, write_json
+    from indelible.runs import hash_files, write_json
 
-    for stale in (run.path / FIGURES).glob("*.png"):
-        stale.unlink()
     hashes = run.manifest.get("files") or hash_files(run.path)
     view = build(run, {name: digest for name, digest in hashes.items() if not _is_report(name)})
     facts = Facts(run)
     figures = draw(facts)
-    for figure in figures:
-        write_bytes(run.path / FIGURES / f"{figure.name}.png", figure.png)
     write_json(run.path / FINDINGS, [asdict(finding) for finding in findings(facts)])
-    write_bytes(run.path / REPORT_HTML, render_html(view, figures).encode())
-    write_bytes(run.path / REPORT_MARKDOWN, render_markdown(view, figures).encode())
+    write_pages(run.path, render_html(view, figures), render_markdown(view, figures), figures)

@@ -45,29 +45,19 @@ def render_canary(path: Path | str, manifest: Mapping[str, Any] | None = None) -
         UserError: the run is missing, unfinished, or of another kind.
         DataError: a table of it is missing or cannot be read.
     """
-    from indelible.report import FIGURES, FINDINGS, REPORT_HTML, REPORT_MARKDOWN
+    from indelible.report import FINDINGS, REPORT_HTML, REPORT_MARKDOWN
     from indelible.report.canary_facts import CanaryFacts
     from indelible.report.canary_figures import draw
     from indelible.report.canary_markdown import render_markdown
     from indelible.report.canary_view import build
-    from indelible.report.html import render_template
-    from indelible.runs import hash_files, write_bytes
+    from indelible.report.html import own_hashes, render_template, write_pages
 
     run = read_canaries(path, manifest)
-    for stale in (run.path / FIGURES).glob("*.png"):
-        stale.unlink()
-    hashes = run.manifest.get("files") or hash_files(run.path)
-    own = {REPORT_HTML, REPORT_MARKDOWN, FINDINGS}
     facts = CanaryFacts(run)
-    view = build(
-        facts, {name: made for name, made in hashes.items() if name not in own and not name.startswith(FIGURES)}
-    )
+    view = build(facts, own_hashes(run.path, run.manifest, (REPORT_HTML, REPORT_MARKDOWN, FINDINGS)))
     figures = draw(facts)
-    for figure in figures:
-        write_bytes(run.path / FIGURES / f"{figure.name}.png", figure.png)
     html = render_template("canary.html.j2", view=view, figures={figure.name: figure for figure in figures})
-    write_bytes(run.path / REPORT_HTML, html.encode())
-    write_bytes(run.path / REPORT_MARKDOWN, render_markdown(view, figures).encode())
+    write_pages(run.path, html, render_markdown(view, figures), figures)
 
 
 def read_canaries(path: Path | str, manifest: Mapping[str, Any] | None = None) -> CanaryRun:

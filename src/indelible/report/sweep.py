@@ -45,22 +45,15 @@ def render_sweep(path: Path | str, manifest: Mapping[str, Any] | None = None) ->
     Raises:
         UserError: the run is missing, unfinished, or of another kind. DataError: a file of it cannot be read.
     """
-    from indelible.report import FIGURES, REPORT_HTML, REPORT_MARKDOWN
-    from indelible.report.html import render_template
+    from indelible.report import REPORT_HTML, REPORT_MARKDOWN
+    from indelible.report.html import own_hashes, render_template, write_pages
     from indelible.report.sweep_figures import draw
-    from indelible.runs import hash_files, write_bytes
 
     run = read_sweep(path, manifest)
-    for stale in (run.path / FIGURES).glob("*.png"):
-        stale.unlink()
-    hashes = run.manifest.get("files") or hash_files(run.path)
-    own = {REPORT_HTML, REPORT_MARKDOWN}
-    view = build(run, {n: made for n, made in hashes.items() if n not in own and not n.startswith(FIGURES)})
+    view = build(run, own_hashes(run.path, run.manifest, (REPORT_HTML, REPORT_MARKDOWN)))
     figures = draw(run)
-    for figure in figures:
-        write_bytes(run.path / FIGURES / f"{figure.name}.png", figure.png)
-    write_bytes(run.path / REPORT_HTML, render_template("sweep.html.j2", view=view, figures=figures).encode())
-    write_bytes(run.path / REPORT_MARKDOWN, markdown(view, figures).encode())
+    html = render_template("sweep.html.j2", view=view, figures=figures)
+    write_pages(run.path, html, markdown(view, figures), figures)
 
 
 def build(run: SweepRun, file_hashes: Mapping[str, str]) -> SweepView:
