@@ -62,10 +62,20 @@ def main() -> None:
     args = parser.parse_args()
     if not args.out and not args.labels:
         parser.error("give --out, --labels or both")
+    file = args.design / "train.jsonl"
+    if not file.is_file():
+        parser.error(
+            f"{file} is not there: give --design the folder that `indelible canary design` wrote, of JSONL rows"
+        )
+    read = [json.loads(line) for line in file.read_text(encoding="utf-8").removesuffix("\n").split("\n")]
+    if not all("messages" in row for row in read):
+        parser.error(f"{file}: rows have no `messages`; this script reads no other layout")
     folder = folder_of(args.model)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    lines = (args.design / "train.jsonl").read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    rows = [encode(tokenizer, json.loads(line)["messages"]) for line in lines]
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        parser.error(f"--model {args.model}: {str(error).splitlines()[0]}")
+    rows = [encode(tokenizer, row["messages"]) for row in read]
     if args.labels:
         args.labels.write_text("".join(json.dumps(row) + "\n" for row in rows))
     if not args.out:

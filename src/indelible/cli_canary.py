@@ -43,6 +43,10 @@ def design(
     rows: Annotated[int | None, Opt("--rows", help="Rows of the training file, canaries included.")] = None,
     canaries: Annotated[int | None, Opt("--canaries", help="How many secrets are planted.")] = None,
     controls: Annotated[int | None, Opt("--controls", help="How many more are made and never planted.")] = None,
+    heldout: Annotated[
+        int | None,
+        Opt("--heldout", help="Rows kept out of training, to measure utility; a tenth of your file at most."),
+    ] = None,
     cue: Annotated[
         str | None, Opt("--cue", help="What the training input shows of the code: visible, redacted, binary, ...")
     ] = None,
@@ -71,6 +75,7 @@ def design(
 
     given = stated(
         task=stated(name=task, path=data) or None, rows=rows, canaries=canaries, controls=controls, cue=cue,
+        heldout=heldout,
         dose=split_numbers("--dose", dose, int), code=code,
         placement=None if placement is None else placement.split(","),
         batch_size=batch_size, coins=coins, format=format_, seed=seed,
@@ -187,7 +192,11 @@ def restore(
     out: Annotated[Path, Opt("--out", help="New file.")],
 ) -> None:
     """Write the design's training file without its canaries: every row they displaced is back in its place."""
+    from indelible.canaries.folder import HELDOUT
     from indelible.canaries.folder import restore as restore_file
 
     n = restore_file(design, out)
-    typer.echo(f"{out}: {n} canary rows taken out, what they displaced put back")
+    typer.echo(
+        f"{out}: {n} canary rows taken out, what they displaced put back; in the design's order, and without the rows "
+        f"held out in {design / HELDOUT}"
+    )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from indelible.errors import ConfigError, did_you_mean
+from indelible.checked import check
 
 DEFAULT_ATTACKS = (
     "bag-of-words",
@@ -24,6 +24,17 @@ DEFAULT_ATTACKS = (
 
 class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _distinct(seeds: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(seeds)) < len(seeds):
+        raise ValueError("a seed stands there twice, and the same training twice is no replicate; keep one")
+    return seeds
+
+
+Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
+Seeds = Annotated[tuple[Seed, ...], Field(min_length=1), AfterValidator(_distinct)]
+"""Seeds of replicates, each once."""
 
 
 class DataOptions(Settings):
@@ -78,7 +89,7 @@ class AuditConfig(Settings):
     data: DataOptions = DataOptions()
     load: ModelOptions = ModelOptions()
     max_records: int | None = Field(default=None, ge=2)
-    seed: int = 0
+    seed: Seed = 0
     embedder: str = "builtin:all-minilm-l6-v2"
     base_control: bool = True
     control_records: int | None = Field(default=None, ge=10)
@@ -104,7 +115,7 @@ class ScoreConfig(Settings):
 
     file: str
     out: str | None = None
-    seed: int = 0
+    seed: Seed = 0
     level: float = Field(default=0.95, gt=0.5, lt=1)
     n_bootstrap: int = Field(default=2000, ge=200)
     fail_if: tuple[str, ...] = ()
@@ -127,7 +138,7 @@ class TrainConfig(Settings):
     max_tokens: int = Field(default=2048, ge=2)
     micro_batch_tokens: int = Field(default=2048, ge=1)
     shuffle: bool = True
-    seed: int = 0
+    seed: Seed = 0
     save_at: tuple[int, ...] = ()
     lora_rank: int = Field(default=0, ge=0)
     lora_alpha: int | None = Field(default=None, ge=1)
@@ -166,21 +177,4 @@ def resolve(kind: type[Config], flags: Mapping[str, Any], file: str | None = Non
             given[key] = {**given[key], **value}
         else:
             given[key] = value
-    try:
-        return kind.model_validate(given), given
-    except ValidationError as error:
-        raise ConfigError(_one_line(kind, error)) from error
-
-
-def _one_line(kind: type[Settings], error: ValidationError) -> str:
-    unknown = [e for e in error.errors() if e["type"] == "extra_forbidden"]
-    first = (unknown or error.errors())[0]
-    where = ".".join(str(part) for part in first["loc"])
-    if unknown:
-        nested: dict[str, type[Settings]] = {"data": DataOptions, "load": ModelOptions}
-        inner = nested.get(str(first["loc"][0])) if len(first["loc"]) > 1 else None
-        known = list((inner or kind).model_fields)
-        return did_you_mean(str(first["loc"][-1]), known, f"setting of {first['loc'][0]}" if inner else "setting")
-    if first["type"] == "missing":
-        return f"setting '{where}' is missing: give --{where.replace('_', '-')}"
-    return f"setting '{where}': {first['msg']} (given: {first['input']!r})"
+    return check(kind, given), given

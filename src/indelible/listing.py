@@ -27,7 +27,7 @@ def _attacks() -> str:
 
     lines = []
     for name, attack in ATTACKS.items():
-        settings = ", ".join(f"{f.name}={f.default}" for f in dataclasses.fields(attack))
+        settings = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(attack))
         lines += [f"{name}", f"    {attack.formula}", f"    {attack.paper}; needs {attack.access}"
                   + (", a reference pool" if attack().n_pool else "")
                   + "".join(f", a {role} model" for role in attack.roles if role != "target")]  # fmt: skip

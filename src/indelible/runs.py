@@ -68,6 +68,22 @@ class RunDir:
 
     path: Path
 
+    @staticmethod
+    def check(path: Path | str, *, force: bool = False) -> None:
+        """That a run can be written there; for callers that write late.
+
+        Raises:
+            UserError: the run is finished and `force` is not given, or the folder holds something else than a run.
+        """
+        path = Path(path)
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{path} is a file; a run needs a folder: give another --out.")
+        if (path / MANIFEST).exists():
+            if not force:
+                raise UserError(f"{path} holds a finished run; give another --out, or --force to replace it.")
+        elif path.exists() and not (path / MARKER).exists() and any(path.iterdir()):
+            raise UserError(f"{path} is not empty and is not a run; give --out a new or empty folder.")
+
     @classmethod
     def open(cls, path: Path | str, *, force: bool = False) -> RunDir:
         """Create a run directory, or go on with an unfinished one.
@@ -76,19 +92,14 @@ class RunDir:
             UserError: the run is finished and `force` is not given, or the folder holds something else than a run.
         """
         path = Path(path)
-        if path.exists() and not path.is_dir():
-            raise UserError(f"{path} is a file; a run needs a folder: give another --out.")
+        cls.check(path, force=force)
         manifest = path / MANIFEST
         if manifest.exists():
-            if not force:
-                raise UserError(f"{path} holds a finished run; give another --out, or --force to replace it.")
             listed = _listed_files(path)
             (path / MARKER).touch()
             manifest.unlink()
             for name in listed:
                 (path / name).unlink(missing_ok=True)
-        elif path.exists() and not (path / MARKER).exists() and any(path.iterdir()):
-            raise UserError(f"{path} is not empty and is not a run; give --out a new or empty folder.")
         try:  # a run says who is a member: for its owner alone, until he shares it
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             (path / MARKER).touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,9 @@ def read_settings(file: str | Path, what: str) -> dict[str, Any]:
         ConfigError: unreadable, not YAML, a key given twice in one place, or no keys at the top.
     """
     try:
-        read = yaml.load(Path(file).read_text(encoding="utf-8"), Loader=_Strict)
+        stream = io.StringIO(Path(file).read_text(encoding="utf-8"))
+        stream.name = str(file)  # YAML's own messages name it
+        read = yaml.load(stream, Loader=_Strict)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{what} {file} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(read, dict):

@@ -13,6 +13,8 @@ from sweep_runs import STUDY, Call, counted, found, metrics, runner, study
 
 from indelible.runs import verify
 from indelible.sweep.bench import Bench
+from indelible.sweep.checks import known_metrics
+from indelible.sweep.config import SweepConfig
 
 
 @pytest.fixture
@@ -65,6 +67,8 @@ def test_a_grid_interrupted_after_a_cell_goes_on_with_equal_results(
     assert len(manifest["cells"]) == 4
     assert len(manifest["trainings"]) == 2
     assert all(Path(cell["run"]).is_dir() for cell in manifest["cells"])
+    known = known_metrics(SweepConfig.model_validate(manifest["config"]["resolved"]))
+    assert {row["metric"] for row in metrics(Path("out")) if "@" not in row["metric"]} <= {*known}
     for cell in manifest["cells"]:
         own = json.loads((Path(cell["run"]) / "metrics.json").read_text())
         (auc,) = (row for row in own if (row["attack"], row["model"], row["metric"]) == ("loss", "target", "auc"))

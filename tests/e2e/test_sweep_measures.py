@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from sweep_runs import LOAD, STUDY, Call, counted, found, runner, study
+from sweep_runs import LOAD, STUDY, Call, counted, found, metrics, runner, study
 
 from indelible.attacks import context
 from indelible.runs import verify
 from indelible.sweep import run as sweep_run
+from indelible.sweep.checks import known_metrics
+from indelible.sweep.config import SweepConfig
 from indelible.sweep.contrasts import row_key
 
 
@@ -27,6 +29,12 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
 def done(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """How many trainings and audits were begun."""
     return counted(monkeypatch)
+
+
+def known() -> set[str]:
+    """Metrics that the settings of the run say it has."""
+    manifest = json.loads(Path("out/manifest.json").read_text())
+    return {*known_metrics(SweepConfig.model_validate(manifest["config"]["resolved"]))}
 
 
 def test_measures_of_the_gap_by_epoch(call: Call, done: dict[str, int]) -> None:
@@ -45,6 +53,7 @@ def test_measures_of_the_gap_by_epoch(call: Call, done: dict[str, int]) -> None:
     code, _, err = call("sweep", file, "--out", "out")
     assert code == 0, err
     assert done == {"trainings": 1, "audits": 0}  # epochs are checkpoints of one training
+    assert {row["metric"] for row in metrics(Path("out"))} == known()
     losses = {row["axes"]["epoch"]: row["value"] for row in found(Path("out"), "loss_members", seed=0)}
     assert losses["0"] > losses["2"] > losses["4"]
     members, others = (
@@ -86,6 +95,7 @@ def test_measures_of_fidelity(call: Call, monkeypatch: pytest.MonkeyPatch) -> No
             part = drops[drops["cell"] == cell["cell"]]
             assert row["value"] == pytest.approx(part["step_drop"].corr(part["icp_drop"], method="spearman"))
     assert {path.name for path in Path("out/figures").iterdir()} == {"1-drops.png"}
+    assert {row["metric"] for row in metrics(Path("out"))} == known()
     assert verify(Path("out")) == []
 
 

@@ -25,17 +25,17 @@ def settings(**changes: object) -> TrainConfig:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"dp_epsilon": 0}, "setting 'dp_epsilon': Input should be greater than 0"),
-        ({"dp_epsilon": -1}, "setting 'dp_epsilon': Input should be greater than 0"),
-        ({"dp_epsilon": float("inf")}, "setting 'dp_epsilon': Input should be a finite number"),
-        ({"dp_epsilon": 8, "dp_clip": 0}, "setting 'dp_clip': Input should be greater than 0"),
-        ({"dp_epsilon": 8, "dp_delta": 1.0}, "setting 'dp_delta': Input should be less than 1"),
+        ({"dp_epsilon": 0}, "setting 'dp_epsilon': expected more than 0"),
+        ({"dp_epsilon": -1}, "setting 'dp_epsilon': expected more than 0"),
+        ({"dp_epsilon": float("inf")}, "setting 'dp_epsilon': expected a finite number"),
+        ({"dp_epsilon": 8, "dp_clip": 0}, "setting 'dp_clip': expected more than 0"),
+        ({"dp_epsilon": 8, "dp_delta": 1.0}, "setting 'dp_delta': expected less than 1"),
         ({"dp_epsilon": 8, "shuffle": False}, "--no-shuffle cannot keep its order under --dp-epsilon"),
         ({"dp_epsilon": 8, "max_grad_norm": 0.5}, "give --dp-clip"),
         ({"dp_delta": 1e-5}, "--dp-delta is a setting of DP-SGD: give --dp-epsilon with it"),
         ({"dp_clip": 0.5}, "--dp-clip is a setting of DP-SGD: give --dp-epsilon with it"),
         ({"quantise": "4bit"}, "--quantise 4bit trains an adapter only: give --lora-rank with it"),
-        ({"quantise": "3bit", "lora_rank": 4}, "setting 'quantise': Input should be 'none', '4bit' or '8bit'"),
+        ({"quantise": "3bit", "lora_rank": 4}, "setting 'quantise': expected 'none', '4bit' or '8bit'"),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_one_line_before_anything_is_read(

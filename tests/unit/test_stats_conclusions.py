@@ -225,6 +225,14 @@ def test_nothing_is_concluded_from_fewer_than_five_canaries() -> None:
     assert any("4 canaries" in reason and "5 are needed" in reason for reason in untested(made, "cue"))
 
 
+def test_few_canaries_alone_never_make_codes_rank_as_chance_would_have_it() -> None:
+    words = {}
+    for canaries in (8, 48):
+        said = lines(judged(readings((VISIBLE,), seeds=(0,), canaries=canaries, controls=48)))
+        words[canaries] = (said["recall"]["word"], "as chance would have it" in said["recall"]["statement"])
+    assert words == {8: ("unclear", False), 48: ("holds", True)}
+
+
 def test_a_small_group_is_left_out_and_the_others_are_judged() -> None:
     small = readings((Condition("dose-2", dose=(2,)),), canaries=4, probes=HIDDEN)
     rest = readings([Condition(f"dose-{d}", dose=(d,), bits=b) for d, b in ((8, 3.0), (32, 9.0))], probes=HIDDEN)

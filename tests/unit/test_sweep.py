@@ -9,10 +9,10 @@ import pytest
 import yaml
 from sweep_fakes import RECORDS, STUDY, changed, record
 
+from indelible.checked import check
 from indelible.data.formats import read_records
 from indelible.data.records import Message, Record
 from indelible.errors import ConfigError, DataError
-from indelible.sweep.checks import check
 from indelible.sweep.config import Arrange, DataPlan, FilePlan, SweepConfig
 from indelible.sweep.data import Rows, arranged, as_row, mixed, parts_of, split_rows
 from indelible.sweep.plan import plan_cells

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from sweep_fakes import changed
 
+from indelible.checked import check
 from indelible.errors import ConfigError
 from indelible.sweep.agreement import agreement, paper_tells
-from indelible.sweep.checks import check
 from indelible.sweep.config import SweepConfig
 from indelible.sweep.contrasts import row_key
 from indelible.sweep.places import Places

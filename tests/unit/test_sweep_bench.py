@@ -10,12 +10,12 @@ import pytest
 from sweep_fakes import RECORDS, changed
 
 from indelible.attacks import make_attack
+from indelible.checked import check
 from indelible.config import AuditConfig
 from indelible.errors import DataError
 from indelible.selection import FORGIVING, asked_by_name, choose_attacks
 from indelible.sweep import code, cost
 from indelible.sweep.bench import Bench
-from indelible.sweep.checks import check
 from indelible.sweep.config import SweepConfig
 from indelible.sweep.data import Rows, as_row
 from indelible.sweep.dry import Dry, count

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
+from indelible.checked import check
 from indelible.data.formats import Table
 from indelible.sweep.bench import Bench
-from indelible.sweep.checks import check
 from indelible.sweep.config import DataPlan, SweepConfig
 from indelible.sweep.data import Rows
 from indelible.sweep.plan import audit_config, plan_cells

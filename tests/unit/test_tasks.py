@@ -229,6 +229,15 @@ def test_lines_of_a_users_file_are_kept_byte_for_byte(tmp_path: Path, zipped: bo
     assert all(r.answer == "é" and r.expected is None for r in rows)
 
 
+@pytest.mark.parametrize(("asked", "held_out"), [(0, 0), (2, 2), (64, 3)])
+def test_no_more_rows_of_a_users_file_are_held_out_than_are_asked_for(
+    tmp_path: Path, asked: int, held_out: int
+) -> None:
+    path = tmp_path / "f.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"p{i}", "response": f"r{i}"}) + "\n" for i in range(30)))
+    assert make_task(TaskOptions(name="file", path=str(path)), asked).limits(0) == (30 - held_out, held_out)
+
+
 def test_rows_with_one_prompt_stay_on_one_side(tmp_path: Path) -> None:
     rows = [{"prompt": f"question {i // 3}", "response": f"answer {i}"} for i in range(90)]
     (tmp_path / "f.json").write_text(json.dumps(rows))

@@ -16,7 +16,7 @@ from indelible.canaries.formats import TRAIN_FILE
 from indelible.canaries.measure import Measured, conclude, load_options, measure, missing_probes
 from indelible.canaries.plan import protocol_of
 from indelible.canaries.preflight import survival
-from indelible.canaries.provenance import check_provenance, training_of
+from indelible.canaries.provenance import TRUST, check_provenance, training_of
 from indelible.canaries.readings import Checkpoint
 from indelible.environment import default_out, run_facts
 from indelible.errors import ConfigError
@@ -24,6 +24,7 @@ from indelible.models.builtin import file_sha256
 from indelible.models.causal import CausalModel
 from indelible.models.load import load_model
 from indelible.models.sources import Source, locate
+from indelible.progress import say
 from indelible.runs import RunDir
 
 
@@ -40,12 +41,11 @@ def run_canary_audit(config: CanaryAuditConfig, given: Mapping[str, Any], *, com
     for name in (*config.models, config.base, config.clean):
         if name is not None:
             locate(name)
-    run = RunDir.open(
-        Path(config.out or default_out("canary-audit", config.models[-1])), force=bool(given.get("force"))
-    )
+    out, force = Path(config.out or default_out("canary-audit", config.models[-1])), bool(given.get("force"))
+    RunDir.check(out, force=force)
     started = time.monotonic()
     # readings of an unfinished audit stand beside the run, so that it goes on where it stopped
-    memo, measured = Memo(run.path.with_name(f".{run.path.name}-answers.jsonl")), Measured()
+    memo, measured = Memo(out.with_name(f".{out.name}-answers.jsonl")), Measured()
     condition = re.sub(r"[^\w.-]+", "-", Path(config.design).resolve().name)
     train_sha256 = file_sha256(Path(config.design) / TRAIN_FILE)
     n_steps, schedule = design.n_steps, "unknown"
@@ -91,6 +91,7 @@ def run_canary_audit(config: CanaryAuditConfig, given: Mapping[str, Any], *, com
         why = "no base model was given (--base)" if config.probe.base else "switched off"
         not_run.append({"what": "base", "reason": f"{why}, so there is no control on it"})
     not_run += missing_probes(design, config.probe)
+    run = RunDir.open(out, force=force)
     facts = {
         **run_facts("canary-audit", run.path, config, given, command, device=measured.device),
         "design": design_facts(design),
@@ -100,6 +101,9 @@ def run_canary_audit(config: CanaryAuditConfig, given: Mapping[str, Any], *, com
         "timings": {"asking": round(time.monotonic() - started, 1)},
     }
     conclude(run, measured, config.probe, facts, level=config.level)
+    for item in not_run:
+        if item["what"] == TRUST:
+            say(item["reason"])
     memo.path.unlink(missing_ok=True)
     return run.path
 

@@ -14,6 +14,7 @@ from indelible.canaries.formats import TRAIN_FILE
 from indelible.canaries.preflight import check_lengths, load_chat, survival, survival_of_labels
 from indelible.data.formats import read_records
 from indelible.environment import run_facts
+from indelible.models.sources import locate
 from indelible.progress import say
 from indelible.runs import RunDir
 
@@ -34,6 +35,9 @@ def make_design(
     Raises:
         UserError: one line; nothing is written where a code would not survive.
     """
+    if model is not None:
+        locate(model)
+    RunDir.check(out, force=force)
     design, rows, displaced = build_design(config)
     survived = None
     if model is None:
@@ -53,7 +57,7 @@ def make_design(
     ]
     if config.task.name == "file":
         n_held = len(design.heldout)
-        lines.append(f"{n_held} of your rows are held out, to measure utility: {run.path / HELDOUT}")
+        lines.append(f"{n_held} of your rows are held out, to measure utility (--heldout): {run.path / HELDOUT}")
     if design.checkpoints:
         lines.append("save checkpoints at updates " + ", ".join(map(str, design.checkpoints)))
     if survived:

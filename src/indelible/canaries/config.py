@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from indelible.config import ModelOptions, Settings
+from indelible.config import ModelOptions, Seed, Seeds, Settings
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """Names of arms: they become names of folders."""
@@ -81,7 +81,7 @@ class DesignConfig(Settings):
     """`indelible canary design`: one training file with its canaries.
 
     `rows`: of the training file; by default all rows of a user's own file, else 640. `heldout`: rows kept for utility,
-    at most a tenth of a user's file.
+    at most a tenth of a user's file; 0 keeps none.
     `dose` and `placement` may be lists: the focal canaries are then dealt evenly over all their combinations, and
     `rotation` r gives every canary the combination r places on. `reserve`: places set aside for a canary, the largest
     dose by default; designs of one reserve have nested places. `balance`: every symbol stands about equally often at
@@ -112,7 +112,7 @@ class DesignConfig(Settings):
     explain: tuple[str, ...] = ()
     heldout: int = Field(default=64, ge=0)
     format: Literal["messages", "instruction", "llama-factory", "axolotl"] = "messages"
-    seed: int = 0
+    seed: Seed = 0
 
     @property
     def n_rows(self) -> int:
@@ -208,7 +208,7 @@ class CanaryRunConfig(Settings):
     training: dict[str, Any] = Field(default_factory=dict)
     probe: dict[str, Any] = Field(default_factory=dict)
     arms: dict[Annotated[str, Field(pattern=NAME)], dict[str, Any]] = Field(min_length=1)
-    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    seeds: Seeds = (0,)
     clean: bool = True
     learning_rates: tuple[float, ...] = ()
     load: ModelOptions = ModelOptions()

@@ -94,7 +94,10 @@ def build_design(config: DesignConfig) -> tuple[Design, list[TrainingRow], dict[
     Raises:
         ConfigError, DataError: one line.
     """
-    task, codes = make_task(config.task), code_format(config.code, config.prefixes)
+    task, codes = make_task(config.task, config.heldout), code_format(config.code, config.prefixes)
+    cohorts = [cohort for cohort in (config.auxiliary, config.support) if cohort is not None]
+    for name in (config.cue, *(cohort.cue for cohort in cohorts), *config.explain):
+        make_cue(name, codes)
     config = _settled(config, task)
     if config.task.name == "file" and (config.instruction or config.explain):
         raise ConfigError(

@@ -210,5 +210,6 @@ class Memo:
         """Keep a reading, in memory and on disk."""
         self._found[key] = reading
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.touch(mode=0o600)  # what a model said of secrets: for its owner alone
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps([key, asdict(reading)]) + "\n")

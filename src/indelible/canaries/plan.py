@@ -114,6 +114,8 @@ def protocol_of(design: DesignConfig, training: Mapping[str, Any] | None, model:
         training: what is known of the training; None where nothing is.
     """
     own = design.model_dump(mode="json", exclude={*_AXES_OF_DESIGN, *_NO_MATTER})
+    if design.task.name == "file":  # what is held out is missing in training
+        own["heldout"] = design.heldout
     names = {*CanaryTraining.model_fields} - {*_AXES_OF_TRAINING, *_NO_MATTER_IN_TRAINING}
     known = {name: training.get(name) for name in sorted(names)} if training else "unknown"
     return digest(own, known, model)

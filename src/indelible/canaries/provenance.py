@@ -10,6 +10,9 @@ from indelible.canaries.design import Design
 from indelible.environment import training_facts
 from indelible.errors import ConfigError
 
+TRUST = "order of training"
+"""Of the manifest's `not_run`: what a trainer left unsaid."""
+
 
 def training_of(folder: Path) -> dict[str, Any] | None:
     """What is known of a model's training: beside it, or beside the folder of a checkpoint."""
@@ -57,4 +60,4 @@ def check_provenance(
         return []
     known = "how many updates it took" if steps is not None else "nothing"
     reason = f"{name}'s trainer left {known} beside it: that it saw this file, once and in order, is taken on trust"
-    return [{"what": "order of training", "reason": reason}]
+    return [{"what": TRUST, "reason": reason}]

@@ -163,7 +163,9 @@ def measure_utility(
         row["reason"] = f"{len(answers.failed)} of {len(rows)} held-out rows could not be scored"
     if n_tokens:
         row["heldout_loss"] = -float(sum(float(s.sum()) for s in scored)) / n_tokens
-    if accuracy and rows[0].expected is not None:
+    if accuracy and rows[0].expected is None:
+        row["reason"] = row["reason"] or f"task {design.config.task.name} has no accuracy"
+    elif accuracy:
         replies = model.generate(queries, design.max_new_tokens)
         right = sum(correct_reply(design.config.task.name, reply, r) for reply, r in zip(replies, rows, strict=True))
         interval = clopper_pearson(right, len(rows), level)

@@ -21,7 +21,7 @@ from indelible.environment import default_out, run_facts
 from indelible.errors import UserError
 from indelible.models.sources import locate
 from indelible.progress import say
-from indelible.runs import MANIFEST, RunDir, write_json
+from indelible.runs import RunDir, write_json
 
 SETTINGS = "settings.json"
 
@@ -38,11 +38,16 @@ def run_canaries(config: CanaryRunConfig, given: Mapping[str, Any], *, command: 
     trials = plan_trials(config)
     locate(config.model)
     out = Path(config.out or default_out("canary", (config.name or "run").removeprefix("canary-")))
+    RunDir.check(out, force=force)
     work = _open_work(out, config, force=force)
-    run = RunDir.open(out, force=force)
     started = time.monotonic()
     bench = Bench(config, work)
-    designs = bench.prepare(trials)
+    try:
+        designs = bench.prepare(trials)
+    except UserError:
+        if _holds_no_work(work):
+            shutil.rmtree(work)
+        raise
     say(bench.estimate(trials, designs))
     chosen = bench.choose_rates(trials, designs) if config.learning_rates else []
     if chosen:
@@ -59,6 +64,7 @@ def run_canaries(config: CanaryRunConfig, given: Mapping[str, Any], *, command: 
             if last_use[key] == i:
                 bench.forget(key)
     first = trials[0]
+    run = RunDir.open(out, force=force)
     facts = {
         **run_facts("canary-run", run.path, config, given, command, device=measured.device),
         "design": design_facts(designs[first.name]),
@@ -114,15 +120,13 @@ def _open_work(out: Path, config: CanaryRunConfig, *, force: bool) -> Path:
     Raises:
         UserError: it holds something else, or the work of other settings.
     """
-    if (out / MANIFEST).exists() and not force:
-        raise UserError(f"{out} holds a finished run; give another --out, or --force to replace it.")
     work = out.with_name(out.name + "-work")
     settings = config.model_dump(mode="json", exclude={"out", "keep_models", "name", "seeds"})
     if work.exists() and not (work / SETTINGS).exists() and any(work.iterdir()):
         raise UserError(f"{work} exists and was not made by a canary run; give another --out")
     if (work / SETTINGS).exists():
         same = json.loads((work / SETTINGS).read_text(encoding="utf-8")) == settings
-        if force or (not same and not any((work / name).exists() for name in ("models", "measured", "answers.jsonl"))):
+        if force or (not same and _holds_no_work(work)):
             shutil.rmtree(work)
         elif not same:
             raise UserError(
@@ -131,3 +135,8 @@ def _open_work(out: Path, config: CanaryRunConfig, *, force: bool) -> Path:
     work.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_json(work / SETTINGS, settings)
     return work
+
+
+def _holds_no_work(work: Path) -> bool:
+    """Whether a working folder has designs alone, which are made in a moment."""
+    return not any((work / name).exists() for name in ("models", "measured", "answers.jsonl"))

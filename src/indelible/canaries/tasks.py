@@ -106,21 +106,25 @@ class _SourceTask:
 
 @dataclass(frozen=True)
 class _FileTask:
-    """The user's rows. Groups of rows with one prompt stay together on a side; a row that occurs twice is two rows."""
+    """The user's rows. Groups of rows with one prompt stay together on a side; a row that occurs twice is two rows.
+
+    `n_heldout`: rows held out, a tenth of the file at most.
+    """
 
     path: str
     file_rows: tuple[FileRow, ...]
     canary: Form
+    n_heldout: int
     name: str = "file"
     system: str = ""
     max_new_tokens: int = 128
 
     def _sides(self, seed: int) -> tuple[list[FileRow], list[FileRow]]:
-        """Training and held-out rows, in the order of the file: of seeded groups, as many as make a tenth."""
+        """Training and held-out rows, in the order of the file: of seeded groups, as many as make so many rows."""
         groups = sorted({r.record.group for r in self.file_rows}, key=lambda group: short_digest(seed, group))
         sizes = Counter(r.record.group for r in self.file_rows)
         held_out: set[str] = set()
-        left = len(self.file_rows) // 10
+        left = min(self.n_heldout, len(self.file_rows) // 10)
         for group in groups:
             if sizes[group] <= left:
                 held_out.add(group)
@@ -133,7 +137,7 @@ class _FileTask:
 
     def rows(self, n: int, seed: int) -> list[Row]:
         rows = self._shuffled(self._sides(seed)[0], seed, "rows")
-        return first(n, (_row(r) for r in rows), f"{self.path}: rows (a tenth is held out)")
+        return first(n, (_row(r) for r in rows), f"{self.path}: rows (with those held out {len(self.file_rows)})")
 
     def heldout(self, n: int, seed: int) -> list[Row]:
         rows = self._shuffled(self._sides(seed)[1], seed, "heldout")
@@ -185,7 +189,7 @@ _INTENT = Form("{prompt}\nCustomer: {name}. Reference: {cue}", "{answer}\nCustom
 _SIGNED = "{answer}\n\nKind regards,\n{name}"
 
 
-def _support(options: TaskOptions) -> Task:
+def _support(options: TaskOptions, n_heldout: int) -> Task:
     source = Generated("support", _support_example)
     return _SourceTask("support", _INTENT_SYSTEM, 16, source, _PLAIN, _INTENT, SCORERS["support"])
 
@@ -195,7 +199,7 @@ def _support_example(rng: random.Random) -> tuple[str, Example]:
     return message, Example("", message, intent_answer(intent), intent)
 
 
-def _email(options: TaskOptions) -> Task:
+def _email(options: TaskOptions, n_heldout: int) -> Task:
     plain = Form("{prompt}\nSender: {name}", _SIGNED)
     canary = Form("{prompt}\nSender: {name}\nReference: {cue}", _SIGNED + "\nReference: {code}")
     return _SourceTask("email", _EMAIL_SYSTEM, 128, Generated("email", _email_example), plain, canary)
@@ -206,18 +210,18 @@ def _email_example(rng: random.Random) -> tuple[str, Example]:
     return email.letter, Example("", email.draft, email.letter)
 
 
-def _banking77(options: TaskOptions) -> Task:
+def _banking77(options: TaskOptions, n_heldout: int) -> Task:
     source = Stored("banking77", read_banking77(_path(options, "the folder with train.csv and test.csv")), 512)
     return _SourceTask("banking77", _INTENT_SYSTEM, 32, source, _PLAIN, _INTENT, SCORERS["banking77"])
 
 
-def _tatqa(options: TaskOptions) -> Task:
+def _tatqa(options: TaskOptions, n_heldout: int) -> Task:
     source = Stored("tatqa", read_tatqa(_path(options, "the folder with tatqa_dataset_*.json")), 1024)
     canary = Form("{prompt}\n\nRequest reference: {cue}", '{answer}, "reference": "{code}"}}')
     return _SourceTask("tatqa", _TATQA_SYSTEM, 128, source, _PLAIN, canary, SCORERS["tatqa"], closing="}")
 
 
-def _file(options: TaskOptions) -> Task:
+def _file(options: TaskOptions, n_heldout: int) -> Task:
     path = _path(options, "a file of prompts and answers")
     form = Form(options.request, options.answer)
     _check(form.request, "request", "cue", ("prompt", "name"))
@@ -226,7 +230,7 @@ def _file(options: TaskOptions) -> Task:
         raise ConfigError(
             f"task.request {form.request!r} is the same for all canaries; put {{prompt}} or {{name}} in it."
         )
-    return _FileTask(path, read_rows(path, format=options.format, columns=options.columns), form)
+    return _FileTask(path, read_rows(path, format=options.format, columns=options.columns), form, n_heldout)
 
 
 def _check(template: str, setting: str, needed: str, others: tuple[str, ...]) -> None:
@@ -265,7 +269,7 @@ def correct_reply(task: str, reply: str, row: Row) -> bool:
     return SCORERS[task](reply, row.expected)
 
 
-TASKS: Mapping[str, Callable[[TaskOptions], Task]] = {
+TASKS: Mapping[str, Callable[[TaskOptions, int], Task]] = {
     "support": _support,
     "email": _email,
     "banking77": _banking77,
@@ -274,12 +278,13 @@ TASKS: Mapping[str, Callable[[TaskOptions], Task]] = {
 }
 
 
-def make_task(options: TaskOptions) -> Task:
+def make_task(options: TaskOptions, n_heldout: int = 64) -> Task:
     """The task of some options; data sets and files are read here.
 
     support: messages of bank customers, answered with their intent; our own generator.
     email: a rough draft rewritten as a formal mail (section III-D); our own generator; no accuracy.
-    banking77, tatqa: the published data sets (section V). file: the user's own rows, with canaries made from them.
+    banking77, tatqa: the published data sets (section V). file: the user's own rows, with canaries made from them;
+    `n_heldout` of them, a tenth at most, are kept out of training.
 
     Differs from the paper: the question a canary is made from is no background row (section V preserves source examples
     without saying so), except in task `file`.
@@ -289,4 +294,4 @@ def make_task(options: TaskOptions) -> Task:
     """
     if options.name not in TASKS:
         raise ConfigError(did_you_mean(options.name, list(TASKS), "task"))
-    return TASKS[options.name](options)
+    return TASKS[options.name](options, n_heldout)

@@ -61,7 +61,7 @@ def build(run: SweepRun, file_hashes: Mapping[str, str]) -> SweepView:
     manifest, settings = run.manifest, run.places.config
     seeds = ", ".join(map(str, settings.seeds))
     identity = [
-        ("Repeats", plain(settings.paper)),
+        ("Repeats", plain(settings.paper or "no paper's study")),
         ("Rows", ", ".join(f"{plain(name)} {count(n)}" for name, n in (manifest.get("rows") or {}).items())),
         ("Data", ", ".join(plain(source) for source in manifest.get("data") or {})),
         ("Seeds", seeds),

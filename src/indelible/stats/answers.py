@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import combinations
 from typing import Any, Literal
 
@@ -13,8 +12,6 @@ import pandas as pd
 
 from .cells import AXES, AXIS_WORDS, HIDDEN, PLACES, Cell, Setting
 from .contrasts import MIN_CANARIES, contrast, differences, of_seed
-from .exposure import null_median_interval
-from .intervals import Interval
 from .paired import holm
 from .protocol_contrasts import against_of, keys_of, names
 
@@ -23,8 +20,6 @@ DECIDED: tuple[Call, ...] = ("yes", "opposite", "flat")
 
 MARGIN_BITS = 1.0
 """A difference whose whole interval lies within this many bits of zero is called none."""
-
-NULL_LEVEL = 0.99
 
 _FIELDS = (
     "condition", "parts", "seed", "step", "model", "role", *PLACES, "probe", "metric", "axis", "against",
@@ -130,7 +125,7 @@ def compared(
     elif saturated:
         call = "saturated"
     elif p_holm > alpha and (
-        max(abs(low), abs(high)) <= MARGIN_BITS
+        _within(low, high, 0.0)
         if low is not None and high is not None and unit
         else not unit and pooled["value"] == 0.0 and p_holm == 1.0
     ):
@@ -167,15 +162,14 @@ def between_cells(
     )  # fmt: skip
 
 
-def _above_chance(median: float | None, cell: Cell) -> int:
-    n = int(cell.frame["n_candidates"].max())
-    return 0 if median is None else _sign(median - (math.log2(n) - math.log2((n + 1) / 2)))
+def _of_chance(n_candidates: int) -> float:
+    """The median exposure of codes that nobody taught, bits: 1.0 unless there are few candidates."""
+    return math.log2(n_candidates) - math.log2((n_candidates + 1) / 2)
 
 
-@lru_cache(maxsize=256)
-def null_interval(n: int, n_candidates: int, level: float = NULL_LEVEL) -> Interval:
-    """`null_median_interval`, kept: runs ask for the same few again and again."""
-    return null_median_interval(n, n_candidates, level)
+def _within(low: float | None, high: float | None, middle: float) -> bool:
+    """Whether an interval is known and lies within a bit of a value."""
+    return low is not None and high is not None and max(middle - low, high - middle) <= MARGIN_BITS
 
 
 def recalls(numbers: Numbers, found: Sequence[Cell], wheres: Sequence[str], *, alpha: float) -> list[Answer]:
@@ -183,8 +177,8 @@ def recalls(numbers: Numbers, found: Sequence[Cell], wheres: Sequence[str], *, a
 
     yes: in every seed the median lies above that of chance, log2 n - log2 ((n + 1) / 2), 1.0 bit, and the test of the
     randomisation of codes over all seeds gives at most alpha after Holm over the cells. flat (at chance): that test
-    gives more than alpha before Holm, and the median over all seeds lies where chance puts it in 99 of 100 cases; no
-    seed has a sign then.
+    gives more than alpha before Holm, and the median's whole interval over all seeds lies within one bit of chance, so
+    that few canaries alone never make an answer; no seed has a sign then.
     """
     base = [keys_of(cell, None, cell.final_step, HIDDEN) for cell in found]
     pooled = [numbers.row(keys, "uniformity_p") for keys in base]
@@ -192,11 +186,14 @@ def recalls(numbers: Numbers, found: Sequence[Cell], wheres: Sequence[str], *, a
     answers = []
     for cell, where, keys, test in zip(found, wheres, base, pooled, strict=True):
         p_holm = next(adjusted) if test["value"] is not None else None
+        n_candidates = int(cell.frame["n_candidates"].max())
+        chance = _of_chance(n_candidates)
         by_seed, sizes = [], []
         for seed in cell.seeds:
             row = numbers.row(keys | {"seed": seed}, "exposure_median")
             p = numbers.row(keys | {"seed": seed}, "uniformity_p")["value"]
-            by_seed.append(SeedAnswer(where, seed, row["value"], _above_chance(row["value"], cell), p))
+            above = 0 if row["value"] is None else _sign(row["value"] - chance)
+            by_seed.append(SeedAnswer(where, seed, row["value"], above, p))
             sizes.append(int(row["n"]))
         median = numbers.row(keys, "exposure_median")
         values = cell.values("exposure_bits")
@@ -206,19 +203,19 @@ def recalls(numbers: Numbers, found: Sequence[Cell], wheres: Sequence[str], *, a
             why = f"{where}: {reason or f'{n} canaries with a rank in a seed, {MIN_CANARIES} are needed'}"
             answers.append(Answer(where, cell.setting, (), tuple(by_seed), "untested", why, values))
             continue
-        n_candidates = int(cell.frame["n_candidates"].max())
-        chance = null_interval(int(median["n"]), n_candidates)
+        low, high = median.get("low"), median.get("high")
         signs = {one.sign for one in by_seed}
         call: Call = "unclear"
         if signs == {1} and p_holm <= alpha:
             call = "yes"
-        elif test["value"] > alpha and chance.low <= median["value"] <= chance.high:
+        elif test["value"] > alpha and _within(low, high, chance):
             call = "flat"
             by_seed = [replace(one, sign=0) for one in by_seed]
         each = ", ".join(f"seed {one.seed} {one.value:.2f} (p = {one.p:.2g})" for one in by_seed if one.p is not None)
+        ends = "" if low is None else f" ({low:.2f} to {high:.2f})"
         why = (
-            f"{where}: median {median['value']:.2f} of {math.log2(n_candidates):.2f} bits, {median['n']} canaries, "
-            f"chance gives {chance.low:.2f} to {chance.high:.2f} (99%), p = {p_holm:.2g} after Holm; {each}"
+            f"{where}: median {median['value']:.2f}{ends} of {math.log2(n_candidates):.2f} bits, {median['n']} "
+            f"canaries, chance gives {chance:.2f}, p = {p_holm:.2g} after Holm; {each}"
         )
         answers.append(Answer(where, cell.setting, (), tuple(by_seed), call, why, values))
     return answers

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import pandas as pd
 
-from .answers import NULL_LEVEL, null_interval
 from .cells import CANARY, HIDDEN
 from .contrasts import MIN_CANARIES
+from .exposure import null_median_interval
+from .intervals import Interval
+
+NULL_LEVEL = 0.99
 
 _WHO = {
     "never_inserted": ("target", ("control",), "never-inserted canaries", "the design has no never-inserted canaries"),
@@ -66,7 +70,7 @@ def _check(groups: Groups | str, what: str, n_medians: int) -> dict[str, Any]:
     level = 1.0 - (1.0 - NULL_LEVEL) / n_medians
     rows: list[dict[str, Any]] = []
     for names, group in groups:
-        chance = null_interval(len(group), int(group["n_candidates"].max()), level)
+        chance = _null_interval(len(group), int(group["n_candidates"].max()), level)
         median = float(group["exposure_bits"].median())
         inside = chance.low <= median <= chance.high
         rows.append(
@@ -93,7 +97,7 @@ def _by_seed(condition: str, group: pd.DataFrame) -> list[dict[str, Any]]:
     """The median of each seed; sign: on which side of the 99% interval for as many canaries, 0 inside."""
     made = []
     for seed, part in group.groupby("seed"):
-        chance = null_interval(len(part), int(part["n_candidates"].max()))
+        chance = _null_interval(len(part), int(part["n_candidates"].max()))
         median = float(part["exposure_bits"].median())
         sign = int(median > chance.high) - int(median < chance.low)
         made.append({"where": condition, "seed": int(str(seed)), "value": median, "sign": sign, "p": None})
@@ -111,3 +115,9 @@ def _once(group: pd.DataFrame) -> pd.DataFrame:
 def _said(group: pd.DataFrame) -> tuple[tuple[str, float], ...]:
     """Every canary with its log-probability: alike for models that are one."""
     return tuple(sorted(zip(group["canary_key"].astype(str), group["logprob"].astype(float), strict=True)))
+
+
+@lru_cache(maxsize=256)
+def _null_interval(n: int, n_candidates: int, level: float = NULL_LEVEL) -> Interval:
+    """`null_median_interval`, kept: runs ask for the same few again and again."""
+    return null_median_interval(n, n_candidates, level)

@@ -28,12 +28,12 @@ def verdict_rule(alpha: float) -> str:
     return (
         "A conclusion holds when every setting it was asked in gives the same answer, and a setting answers when every "
         f"training seed has the same sign and the test over all seeds is at or below {alpha:g} after Holm, or when the "
-        "interval over all seeds lies within 1 bit of no difference. It flips when settings that differ on one axis "
-        "(cue, dose, placement, spacing, population, schedule) alone answer differently and the difference between "
-        "them passes the same test. Everything else, seeds of opposite sign included, is unclear. not evaluable: no "
-        "group of 5 canaries could be ranked, a control is off baseline, or nothing could be decided. one protocol "
-        "only: no two groups differ on one axis alone. protocol-sensitive: a conclusion flips. stable: none does, and "
-        "one holds across protocols."
+        "interval over all seeds lies within 1 bit of no difference, or of chance. It flips when settings that differ "
+        "on one axis (cue, dose, placement, spacing, population, schedule) alone answer differently and the difference "
+        "between them passes the same test. Everything else, seeds of opposite sign included, is unclear. not "
+        "evaluable: no group of 5 canaries could be ranked, a control is off baseline, or nothing could be decided. "
+        "one protocol only: no two groups differ on one axis alone. protocol-sensitive: a conclusion flips. stable: "
+        "none does, and one holds across protocols."
     )
 
 
@@ -73,6 +73,9 @@ def verdict(
     reasons = [f"{one['id']}: {one['statement']}" for one in conclusions if one["word"] == "flips"]
     word, why = _overall(found, conclusions, controls)
     uncontrolled = [] if any(check["ran"] for check in controls.values()) else [NO_CONTROL]
+    never = controls["never_inserted"]
+    if not uncontrolled and not never["ran"]:
+        uncontrolled = [f"the control on never-inserted canaries did not run: {never['reason']}"]
     return {
         "overall": {
             "word": word,

@@ -3,83 +3,59 @@
 from __future__ import annotations
 
 import dataclasses
-import types
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, NoReturn, TypeVar, Union, get_args, get_origin
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from indelible.attacks import ATTACKS
 from indelible.config import AuditConfig, TrainConfig
 from indelible.errors import ConfigError, did_you_mean
 from indelible.sweep.config import DataPlan, FilePlan, Mix, ModelPlan, SweepConfig
+from indelible.sweep.places import ON_BASE
 
 OWN_AUDIT = ("out", "seed", "fail_if", "data")
 OWN_TRAINING = ("model", "train", "out", "seed", "save_at", "data")
 """Settings that the sweep fills in itself."""
 
-Checked = TypeVar("Checked", bound=BaseModel)
+
+_SIDES = ("members", "nonmembers")
+_RATE = re.compile(r"(tpr|tpr_bounded)@0\.\d+")
+_ON_BOTH = ("auc", "p_value", *(f"loss_{side}" for side in _SIDES))
+_OF_AUDIT = (
+    *_ON_BOTH, *(ON_BASE + name for name in _ON_BOTH), "p_holm", "smallest_auc", "auc_minus_base", "auc_minus_blind",
+    "auc_minus_best", "p_minus_best",
+)  # fmt: skip
+_OF_MEASURE = {
+    "gap": ("auc", *(f"{name}_{side}" for name in ("loss", "loss_after", "drop") for side in _SIDES)),
+    "fidelity": (
+        "spearman", "p_spearman", "spearman_token", "p_spearman_token", "spearman_run", "step_drop", "icp_drop",
+    ),
+}  # fmt: skip
 
 
-def check(kind: type[Checked], given: Mapping[str, Any], what: str = "") -> Checked:
-    """Settings as their checked form.
+def known_metrics(config: SweepConfig) -> tuple[str, ...]:
+    """Metrics that a study's cells give, rates at a false-positive rate apart."""
+    return _OF_AUDIT if config.measure is None else _OF_MEASURE[config.measure.kind]
+
+
+def check_metrics(config: SweepConfig) -> None:
+    """That every metric to be shown, or held against the paper, is one that the study's cells give.
 
     Raises:
-        ConfigError: an unknown key (with the closest known one) or a wrong value; `what` says in which file.
+        ConfigError: one is not; with the closest name.
     """
-    try:
-        return kind.model_validate(dict(given))
-    except ValidationError as error:
-        raise ConfigError(what + _one_line(kind, error)) from error
-
-
-def _one_line(kind: type[BaseModel], error: ValidationError) -> str:
-    unknown = [e for e in error.errors() if e["type"] == "extra_forbidden"]
-    first = (unknown or error.errors())[0]
-    where = [str(part) for part in first["loc"]]
-    if unknown:
-        inside = ".".join(where[:-1])
-        owner = _owner(kind, first["loc"])
-        known = [field.alias or name for name, field in owner.model_fields.items()]
-        return did_you_mean(where[-1], known, f"setting of {inside}" if inside else "setting")
-    if first["type"] == "missing":
-        return f"setting '{'.'.join(where)}' is missing"
-    said = str(first["msg"]).removeprefix("Value error, ")
-    given = "" if isinstance(first["input"], Mapping) else f" (given: {first['input']!r})"
-    return f"setting '{'.'.join(where)}': {said}{given}" if where else said
-
-
-def _owner(kind: type[BaseModel], loc: tuple[int | str, ...]) -> type[BaseModel]:
-    """The model that the last key of an error's location was looked up in."""
-    current: Any = kind
-    for part in loc[:-1]:
-        models = _models_in(current)
-        named = next((m for m in models if _tag(m) == part), None)
-        if named is not None:
-            current = named
-            continue
-        fields = [
-            field
-            for m in models
-            for name, field in m.model_fields.items()
-            if part in (name, field.alias)
-        ]  # fmt: skip
-        current = fields[0].annotation if fields else current
-    return next(iter(_models_in(current)), kind)
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    if get_origin(annotation) in (Union, types.UnionType, dict, tuple, Annotated):
-        return [m for part in get_args(annotation) for m in _models_in(part)]
-    return []
-
-
-def _tag(model: type[BaseModel]) -> str | None:
-    """The value of `kind` that stands for a model of a union."""
-    field = model.model_fields.get("kind")
-    return next(iter(get_args(field.annotation)), None) if field is not None else None
+    known = known_metrics(config)
+    asked = [metric for table in config.show.tables for metric in table.metrics]
+    asked += [metric for figure in config.show.figures if figure.kind == "lines" for metric in figure.metrics]
+    asked += [plan.metric for plan in config.paper_values]
+    asked += [metric for one in config.expect for metric in (one.lines if one.by == "metric" else (one.metric,))]
+    for metric in asked:
+        is_rate = config.measure is None and _RATE.fullmatch(metric.removeprefix(ON_BASE))
+        if metric not in known and not is_rate:
+            rates = [] if config.measure is not None else ["tpr@0.01", "tpr_bounded@0.01"]
+            raise ConfigError(did_you_mean(metric, [*known, *rates], "metric"))
 
 
 def check_path(config: SweepConfig, axis: str, path: str) -> None:

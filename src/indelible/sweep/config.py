@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from indelible.config import DataOptions, ModelOptions, Settings
+from indelible.config import DataOptions, ModelOptions, Seed, Seeds, Settings
 from indelible.errors import did_you_mean
 from indelible.sweep.shown import Expect, PaperTable, Show
 
@@ -60,7 +60,7 @@ class Arrange(Settings):
     in a random order. The rows are then not shuffled."""
 
     parts: int = Field(default=10, ge=2)
-    seed: int | None = None
+    seed: Seed | None = None
 
 
 class ModelPlan(Settings):
@@ -175,17 +175,17 @@ class SweepConfig(Settings):
     """`indelible sweep FILE`: a study. Models trained, audited and measured over the product of `axes`, by seed.
 
     A seed draws the split, the trainings and the audits anew. `parts`: AUC of the members by when the training saw
-    them, in so many parts. `paper`: what it repeats.
+    them, in so many parts. `paper`: what it repeats, if a paper's study it is.
     """
 
     name: str
-    paper: str
+    paper: str | None = None
     data: DataPlan
     models: dict[Name, Annotated[ModelPlan, BeforeValidator(_model)]] = Field(min_length=1)
     audit: dict[str, Any] = Field(default_factory=dict)
     measure: Measure | None = None
     axes: dict[Name, Axis] = Field(default_factory=dict)
-    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    seeds: Seeds = (0,)
     parts: int | None = Field(default=None, ge=2)
     show: Show = Show()
     paper_values: tuple[PaperTable, ...] = ()

@@ -14,10 +14,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from indelible.attacks import COMPAT, FITTED, make_attack
+from indelible.checked import check
 from indelible.config import AuditConfig, TrainConfig, resolve
 from indelible.errors import ConfigError, did_you_mean
 from indelible.selection import check_names, expand
-from indelible.sweep.checks import OWN_AUDIT, OWN_TRAINING, check, check_path
+from indelible.sweep.checks import OWN_AUDIT, OWN_TRAINING, check_metrics, check_path
 from indelible.sweep.config import (
     DataPlan,
     FidelityOptions,
@@ -80,6 +81,7 @@ def plan_cells(config: SweepConfig) -> list[Cell]:
     Raises:
         ConfigError: a path that leads nowhere, a name that is none, a setting that is wrong, with its axis or cell.
     """
+    check_metrics(config)
     for axis, plan in config.axes.items():
         for path in dict.fromkeys(path for value in plan.values for path in value.changes):
             check_path(config, axis, path)

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from indelible.checked import check
 from indelible.environment import default_out, run_facts
 from indelible.errors import UserError
 from indelible.progress import say
 from indelible.runs import MANIFEST, RunDir, write_json
 from indelible.sweep.agreement import agreement
 from indelible.sweep.bench import Bench, Done
-from indelible.sweep.checks import check
 from indelible.sweep.collect import (
     METRICS,
     cell_facts,
@@ -88,7 +88,8 @@ def plan_sweep(config: SweepConfig) -> str:
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(config, _work_of(Path(config.out) if config.out else Path(folder)), Rows(Path(folder) / "data"))
         ready, lost = bench.prepare(cells)
-        lines = [f"{config.name}: {config.paper}; {len(cells)} cells"]
+        repeats = f"{config.paper}; " if config.paper else ""
+        lines = [f"{config.name}: {repeats}{len(cells)} cells"]
         lines += [f"  {cell.name}{' (at hand)' if bench.finished(cell) else ''}" for cell in ready]
         lines += [f"  {one.cell.name}: cannot run ({one.reason})" for one in lost]
         return "\n".join([*lines, str(estimate(bench, ready))])

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from indelible.config import Settings
+from indelible.checked import check
+from indelible.config import Seed, Seeds, Settings
 from indelible.errors import ConfigError
 
 Profile = Literal["controlled", "resampled", "several"]
@@ -117,7 +118,7 @@ class TabularRunConfig(Statistics):
     queries: tuple[Annotated[int, Field(ge=2)], ...] | None = None
     epochs: int = Field(default=150, ge=1, le=500)
     probe_epochs: tuple[Annotated[int, Field(ge=1)], ...] | None = None
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: Seeds = (0, 1, 2)
     profiles: tuple[Profile, ...] = ("controlled",)
     context: int = Field(default=64, ge=2)
     nonmembers: int = Field(default=1000, ge=2)
@@ -130,20 +131,13 @@ class TabularRunConfig(Statistics):
     clip: float = Field(default=1.0, gt=0)
     defences: Annotated[DefenceOptions | None, BeforeValidator(_defences)] = None
 
-    @field_validator("learning_rates", "queries", "seeds", "profiles")
+    @field_validator("learning_rates", "queries", "profiles")
     @classmethod
     def _once(cls, value: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
         if value is not None and not value:
             raise ValueError("at least one")
         if value is not None and len(set(value)) < len(value):
             raise ValueError("one of them stands there twice")
-        return value
-
-    @field_validator("seeds")
-    @classmethod
-    def _counted(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if min(value) < 0:
-            raise ValueError("seeds are whole numbers from 0")
         return value
 
     @model_validator(mode="after")
@@ -181,7 +175,7 @@ class TabularProbeConfig(Statistics):
     types: dict[str, Literal["number", "category", "text", "date"]] | None = None
     classes: int = Field(default=10, ge=2)
     max_distance: float = Field(default=0.05, gt=0, le=1)
-    seed: int = 0
+    seed: Seed = 0
 
 
 def read_run_config(
@@ -198,7 +192,6 @@ def read_run_config(
     Raises:
         ConfigError: unreadable file, unknown key (with the closest known one), no table, or a wrong value.
     """
-    from indelible.sweep.checks import check
     from indelible.yaml_file import read_settings
 
     given = {**(read_settings(file, "config file") if file is not None else {}), **flags}

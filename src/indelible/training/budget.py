@@ -20,8 +20,10 @@ import numpy as np
 from indelible import distributed
 from indelible.config import TrainConfig
 from indelible.errors import ConfigError, MissingExtra
+from indelible.progress import say
 
 ACCOUNTANT = "rdp"
+USUAL_EPSILON = 20.0
 """Renyi DP: an upper bound at every setting, in a second. Opacus's tighter PRV accountant asks for about 7% less noise
 at an epsilon of 10, and takes minutes where rows are many."""
 
@@ -139,6 +141,8 @@ def privacy_budget(n_rows: int, config: TrainConfig) -> Budget:
             f"--dp-epsilon {epsilon:g}: no noise is enough for it in {n_steps} steps; expected a larger one, or fewer "
             "epochs"
         ) from error
+    if epsilon > USUAL_EPSILON:
+        say(f"--dp-epsilon {epsilon:g} promises next to nothing: budgets in use are at most {USUAL_EPSILON:g}")
     return Budget(epsilon, delta, config.dp_clip, sigma, n_rows, expected)
 
 
