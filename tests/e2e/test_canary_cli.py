@@ -20,7 +20,7 @@ from indelible.training import ledger, sft
 
 DESIGN = {
     "task": {"name": "support"}, "rows": 64, "batch_size": 8, "canaries": 6, "dose": 4, "controls": 6, "heldout": 6,
-    "code": "###",
+    "code": "##",
 }  # fmt: skip
 TRAINING = {"learning_rate": 3e-3, "autocast": "off", "device": "cpu"}
 LOAD = {"device": "cpu", "dtype": "float32"}
