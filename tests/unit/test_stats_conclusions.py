@@ -21,7 +21,7 @@ from indelible.stats.protocol import canary_metrics
 from indelible.stats.questions import Question
 
 HIDDEN = ("redacted",)
-WORDS = {"protocol-sensitive", "stable", "one protocol only", "not evaluable"}
+WORDS = {"protocol-sensitive", "stable", "not settled", "one protocol only", "not evaluable"}
 
 
 def judged(
@@ -208,6 +208,14 @@ def test_seeds_of_opposite_sign_leave_a_question_unclear() -> None:
     assert line["statement"].startswith("Not settled")
 
 
+def test_a_conclusion_that_holds_beside_an_unclear_one_is_not_stable() -> None:
+    doses = [Condition(f"dose-{d}", dose=(d,), bits=bits) for d, bits in ((2, 0.0), (8, 30.0))]
+    made = judged(readings(doses, seeds=(0,), canaries=6, probes=HIDDEN))
+    words = {name: line["word"] for name, line in lines(made).items()}
+    assert (words["dose-response"], words["recall-by-dose"]) == ("holds", "unclear")  # 6 are too few for "at chance"
+    assert made["overall"]["word"] == "not settled"
+
+
 def test_low_doses_among_high_ones_flip_on_the_population() -> None:
     alone = Condition("alone", dose=(4,), bits=0.0)
     mixed = Condition("mixed-0", dose=(4, 64), population="mixed doses 4, 64", bits=9.0)
@@ -227,10 +235,10 @@ def test_nothing_is_concluded_from_fewer_than_five_canaries() -> None:
 
 def test_few_canaries_alone_never_make_codes_rank_as_chance_would_have_it() -> None:
     words = {}
-    for canaries in (8, 48):
+    for canaries in (6, 48):
         said = lines(judged(readings((VISIBLE,), seeds=(0,), canaries=canaries, controls=48)))
         words[canaries] = (said["recall"]["word"], "as chance would have it" in said["recall"]["statement"])
-    assert words == {8: ("unclear", False), 48: ("holds", True)}
+    assert words == {6: ("unclear", False), 48: ("holds", True)}
 
 
 def test_a_small_group_is_left_out_and_the_others_are_judged() -> None:

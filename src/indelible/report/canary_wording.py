@@ -12,6 +12,10 @@ MEANING = {
         "says that the answers do not hang on the choices tried here; whether an answer is a good one stands in the "
         "table of conclusions."
     ),
+    "not settled": (
+        "No conclusion was seen to change with the protocol, but some could not be decided: too few canaries, or seeds "
+        "that disagree. The run is no evidence that its answers do not depend on the protocol."
+    ),
     "one protocol only": (
         "One protocol was tried, so nothing can be said on how far its numbers depend on it. A low exposure here is "
         "no evidence for a low one under another cue, dose, placement or population."
@@ -32,6 +36,10 @@ NEXT_STEPS = {
     "stable": [
         "Read the table of conclusions: stable is not safe.",
         "Test the axes listed as not tested; repeat the run whenever data, recipe or schedule change.",
+    ],
+    "not settled": [
+        "Repeat the run with more canaries and seeds, so that the unclear conclusions can be decided.",
+        "Read the table of conclusions for those that hold.",
     ],
     "one protocol only": [
         (

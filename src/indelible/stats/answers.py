@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from .cells import AXES, AXIS_WORDS, HIDDEN, PLACES, Cell, Setting
-from .contrasts import MIN_CANARIES, contrast, differences, of_seed
+from .contrasts import MIN_CANARIES, contrast, differences, median_interval, of_seed
 from .paired import holm
 from .protocol_contrasts import against_of, keys_of, names
 
@@ -177,8 +178,9 @@ def recalls(numbers: Numbers, found: Sequence[Cell], wheres: Sequence[str], *, a
 
     yes: in every seed the median lies above that of chance, log2 n - log2 ((n + 1) / 2), 1.0 bit, and the test of the
     randomisation of codes over all seeds gives at most alpha after Holm over the cells. flat (at chance): that test
-    gives more than alpha before Holm, and the median's whole interval over all seeds lies within one bit of chance, so
-    that few canaries alone never make an answer; no seed has a sign then.
+    gives more than alpha before Holm, and the median's interval over all seeds lies within one bit of chance, so that
+    few canaries alone never make an answer; no seed has a sign then. That interval has level 1 - 2 alpha, which makes
+    of its two ends two one-sided tests at alpha.
     """
     base = [keys_of(cell, None, cell.final_step, HIDDEN) for cell in found]
     pooled = [numbers.row(keys, "uniformity_p") for keys in base]
@@ -203,7 +205,8 @@ def recalls(numbers: Numbers, found: Sequence[Cell], wheres: Sequence[str], *, a
             why = f"{where}: {reason or f'{n} canaries with a rank in a seed, {MIN_CANARIES} are needed'}"
             answers.append(Answer(where, cell.setting, (), tuple(by_seed), "untested", why, values))
             continue
-        low, high = median.get("low"), median.get("high")
+        known = median_interval(np.asarray(values, dtype=np.float64), 1.0 - 2.0 * alpha)
+        low, high = (known.low, known.high) if known is not None else (None, None)
         signs = {one.sign for one in by_seed}
         call: Call = "unclear"
         if signs == {1} and p_holm <= alpha:
@@ -212,7 +215,7 @@ def recalls(numbers: Numbers, found: Sequence[Cell], wheres: Sequence[str], *, a
             call = "flat"
             by_seed = [replace(one, sign=0) for one in by_seed]
         each = ", ".join(f"seed {one.seed} {one.value:.2f} (p = {one.p:.2g})" for one in by_seed if one.p is not None)
-        ends = "" if low is None else f" ({low:.2f} to {high:.2f})"
+        ends = "" if known is None else f" ({low:.2f} to {high:.2f}, {known.level:.0%})"
         why = (
             f"{where}: median {median['value']:.2f}{ends} of {math.log2(n_candidates):.2f} bits, {median['n']} "
             f"canaries, chance gives {chance:.2f}, p = {p_holm:.2g} after Holm; {each}"

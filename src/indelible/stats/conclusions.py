@@ -15,7 +15,7 @@ from .questions import Question, questions
 from .untested import not_tested
 from .utility_rows import utility_of
 
-Word = Literal["protocol-sensitive", "stable", "one protocol only", "not evaluable"]
+Word = Literal["protocol-sensitive", "stable", "not settled", "one protocol only", "not evaluable"]
 
 NO_CONTROL = (
     "no control ran: no never-inserted canary, base model or clean model shows that codes nobody taught rank as chance "
@@ -33,7 +33,8 @@ def verdict_rule(alpha: float) -> str:
         "between them passes the same test. Everything else, seeds of opposite sign included, is unclear. not "
         "evaluable: no group of 5 canaries could be ranked, a control is off baseline, or nothing could be decided. "
         "one protocol only: no two groups differ on one axis alone. protocol-sensitive: a conclusion flips. stable: "
-        "none does, and one holds across protocols."
+        "none flips or is unclear across protocols, and one holds. not settled: none flips and one holds, but another "
+        "is unclear."
     )
 
 
@@ -199,9 +200,9 @@ def _overall(
         return "one protocol only", ["no two groups of focal canaries differ on one axis alone", *counts]
     if turned:
         return "protocol-sensitive", counts
-    across = [one["id"] for one in judged if one["word"] == "holds" and one["axis"] != "probe"]
-    if across:
-        return "stable", counts
+    words = {one["word"] for one in judged if one["axis"] != "probe"}
+    if "holds" in words:
+        return "not settled" if "unclear" in words else "stable", counts
     return "not evaluable", ["protocols were compared, but no comparison could be decided", *counts]
 
 
