@@ -59,7 +59,10 @@ _DESIGN = {
 def identity(manifest: Mapping[str, Any]) -> Pairs:
     """Who, what and when: the lines under the title."""
     models, design = manifest.get("models") or {}, manifest.get("design") or {}
-    rows = [(f"{role.capitalize()} model", _source(models.get(role))) for role in ("target", "base", "clean")]
+    rows = [
+        ("Target model", target_name(manifest) or NOT_RECORDED),
+        *((f"{role.capitalize()} model", _source(models.get(role))) for role in ("base", "clean")),
+    ]
     rows += [
         ("Task", quantity(design.get("task")) if design.get("task") else NOT_RECORDED),
         ("Created", moment(manifest["created"]) if manifest.get("created") else NOT_RECORDED),
@@ -69,6 +72,15 @@ def identity(manifest: Mapping[str, Any]) -> Pairs:
         ),
     ]
     return rows
+
+
+def target_name(manifest: Mapping[str, Any]) -> str | None:
+    """The tuned model's source, or how many were tuned of which base; None where it is not recorded."""
+    source = {role: (entry or {}).get("source") for role, entry in (manifest.get("models") or {}).items()}
+    n_trained = len(manifest.get("trained") or [])
+    if n_trained > 1:
+        return f"{n_trained} trainings" + (f" of {plain(source['base'])}" if source.get("base") else "")
+    return plain(source["target"]) if source.get("target") else None
 
 
 def _source(entry: Mapping[str, Any] | None) -> str:

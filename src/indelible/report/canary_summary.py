@@ -8,6 +8,7 @@ from typing import Any
 
 from indelible.report import canary_wording as wording
 from indelible.report.canary_comparisons import Conclusion, conclusions
+from indelible.report.canary_design import target_name
 from indelible.report.canary_facts import CanaryFacts, Setting
 from indelible.report.canary_tables import Line, dash, exposure_cell, number_cell
 from indelible.report.format import Cell, count, decimal, is_number, percent, plain
@@ -126,8 +127,8 @@ def _medians(facts: CanaryFacts, setting: Setting, **where: Any) -> str:
 def model_card(facts: CanaryFacts, word: str) -> str:
     """One paragraph for a model card."""
     manifest = facts.run.manifest
-    models, design = manifest.get("models") or {}, manifest.get("design") or {}
-    target = plain((models.get("target") or {}).get("source") or "The model")
+    design = manifest.get("design") or {}
+    target = target_name(manifest) or "The model"
     created = plain(str(manifest.get("created") or "")[:10])
     code = design.get("code") or {}
     bits = f" ({decimal(code['entropy_bits'], 2)} bits)" if is_number(code.get("entropy_bits")) else ""
