@@ -108,7 +108,7 @@ class ChatFormat:
                 "the tokenizer has no chat template, but the data are conversations: "
                 "pass --template (a Jinja file, or one of " + ", ".join(sorted(TEMPLATES)) + ")"
             )
-        turns = [{"role": m.role, "content": m.content} for m in messages]
+        turns: list[dict[str, Any]] = [{"role": m.role, "content": m.content} for m in messages]
         scored = [i for i, m in enumerate(messages) if m.scored]
         if self.system is not None and messages[0].role != "system":
             turns.insert(0, {"role": "system", "content": self.system})
@@ -117,7 +117,7 @@ class ChatFormat:
         scored.append(len(turns) - 1)
         return self._cut(turns, scored)
 
-    def _render(self, turns: list[dict[str, str]], *, prompt: bool) -> str:
+    def _render(self, turns: list[dict[str, Any]], *, prompt: bool) -> str:
         from jinja2 import TemplateError
 
         try:
@@ -129,7 +129,7 @@ class ChatFormat:
             raise ModelError(f"chat template '{self.name}' refuses the turns {roles}: {error}") from error
         return text
 
-    def _cut(self, turns: list[dict[str, str]], scored: list[int]) -> list[Piece]:
+    def _cut(self, turns: list[dict[str, Any]], scored: list[int]) -> list[Piece]:
         full = self._render(turns, prompt=False)
         pieces: list[Piece] = []
         cursor = 0
@@ -153,7 +153,7 @@ class ChatFormat:
             cursor = end + len(marker)
         return [p for p in pieces if p.text]
 
-    def _find(self, full: str, prompt: str, turns: list[dict[str, str]]) -> tuple[int, str, int]:
+    def _find(self, full: str, prompt: str, turns: list[dict[str, Any]]) -> tuple[int, str, int]:
         """Where the last of `turns`, an answer, stands in `full`: start (-1: nowhere), its text, characters trimmed.
 
         Many templates trim answers. Some write something fixed between prompt and answer, such as a blank (Llama 2,
@@ -173,7 +173,12 @@ class ChatFormat:
         return -1, content, 0
 
     def encode(self, query: Query) -> Encoded:
-        """Token ids of a query and which of them are its target."""
+        """Token ids of a query and which of them are its target.
+
+        Raises:
+            ModelError: it shows images, and this is a format for text.
+        """
+        refuse_images(query)
         pieces = self.pieces(query.messages, query.target)
         if self.joint:
             return self._encode_joint(pieces)
@@ -211,6 +216,19 @@ class ChatFormat:
             for start, end in out["offset_mapping"][n_prompt:]
         ]
         return Encoded(ids, mask, tuple(spans))
+
+
+def refuse_images(query: Query) -> None:
+    """Stop a question that shows images from being asked without them.
+
+    Raises:
+        ModelError: it does, and this is what a model without a vision tower says.
+    """
+    if query.images:
+        raise ModelError(
+            f"the question shows {len(query.images)} image(s), and the model has no vision tower: "
+            "give a vision-language model, loaded with images"
+        )
 
 
 def _default_bos(tokenizer: Any) -> str:

@@ -6,7 +6,10 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from indelible.data.pictures import Picture
 
 Role = Literal["system", "user", "assistant", "text"]
 
@@ -37,7 +40,7 @@ class Record:
         messages: the turns before the target; assistant turns among them that were trained on have `scored=True`.
             Empty for plain text.
         target: the last assistant turn, or the whole text of a plain-text row.
-        images: reserved for vision-language records.
+        images: pictures of a vision-language record, in order; they stand before the text of the first user turn.
         variants: named contexts (masked copies, retrieved demonstrations, a constant prefix), made once and
             seeded by record id, so that randomness is data.
         numbers: named numbers made once beside the variants, such as how frequent its tokens are elsewhere.
@@ -47,7 +50,7 @@ class Record:
     id: str
     messages: tuple[Message, ...]
     target: str
-    images: tuple[str, ...] = ()
+    images: tuple[Picture, ...] = ()
     variants: Mapping[str, tuple[Context, ...]] = field(default_factory=dict, compare=False)
     group: str = ""
     numbers: Mapping[str, tuple[float, ...]] = field(default_factory=dict, compare=False)
@@ -96,21 +99,22 @@ class Reply:
 @dataclass(frozen=True, slots=True)
 class Query:
     """One question to a model: the log-probability of `target` after `messages`, or with `reply`, a text after them.
-    Equal queries are asked once.
+    Equal queries are asked once. `images` stand before the text of the first user turn.
 
     `model` is a role, not a model: `target`, `base`, `reference` or `generator`; the audit says which model plays it.
     """
 
     messages: tuple[Message, ...]
     target: str
-    images: tuple[str, ...] = ()
+    images: tuple[Picture, ...] = ()
     model: str = "target"
     reply: Reply | None = None
 
     def digest(self) -> bytes:
-        """SHA-256 over everything but the role: the same question to the same model has the same digest."""
+        """SHA-256 over everything but the role: the same question to the same model has the same digest. Images count
+        by their own SHA-256."""
         turns = [[m.role, m.content, m.scored] for m in self.messages]
-        parts: list[object] = [turns, self.target, list(self.images)]
+        parts: list[object] = [turns, self.target, [image.sha256 for image in self.images]]
         if self.reply is not None:
             parts.append(astuple(self.reply))
         return hashlib.sha256(json.dumps(parts).encode()).digest()

@@ -6,13 +6,16 @@ import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from indelible import distributed
 from indelible.data.answers import encode_answers
-from indelible.data.chat import ChatFormat, Encoded
+from indelible.data.chat import ChatFormat, Encoded, refuse_images
 from indelible.data.records import Query, Reply
 from indelible.errors import DataError, ModelError
 from indelible.models.base import EVERYTHING, Access, TokenLogprobs
@@ -129,7 +132,7 @@ class CausalModel:
         if len(set(candidates)) < len(candidates) or query.target not in candidates:
             raise DataError(f"candidates must be distinct and hold the target: {len(candidates)} given")
         texts = [f"{prefix}{c}{suffix}" for c in candidates]
-        prompt, ids = encode_answers(self.chat, query.messages, texts, len(prefix))
+        prompt, ids = self.answer_ids(query, texts, len(prefix))
         longest = len(prompt) + max(map(len, ids))
         if not len(prompt) or not min(map(len, ids)):
             raise DataError("a candidate without a token, or nothing before it: candidates need a prompt")
@@ -146,13 +149,46 @@ class CausalModel:
             everything=everything,
         )
 
+    def answer_ids(
+        self, query: Query, texts: Sequence[str], n_fixed: int
+    ) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
+        """Tokens before many answers to one query, and those of each: see `encode_answers`."""
+        refuse_images(query)
+        return encode_answers(self.chat, query.messages, texts, n_fixed)
+
+    def prompt_ids(self, query: Query) -> NDArray[np.int64]:
+        """Tokens up to where a reply goes on."""
+        return prompt_ids(self, query)
+
+    def generation_inputs(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> dict[str, torch.Tensor]:
+        """What `generate` of the transformers module takes: prompts (B, T) padded on the left, and 1 where one is."""
+        arrays = {"input_ids": ids, "attention_mask": mask}
+        return {name: torch.from_numpy(array).to(self.device) for name, array in arrays.items()}
+
+    def save_rendering(self, folder: Path) -> None:
+        """Write what turns questions into tokens beside the weights: audits then render as training did, untold."""
+        tokenizer = self.chat.tokenizer
+        if self.chat.template is not None:
+            tokenizer.chat_template = self.chat.template
+        tokenizer.save_pretrained(folder)
+
+    @property
+    def untrained(self) -> str | None:
+        """A pattern of the names of modules that training leaves as they are; None: there are none."""
+        return None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a manifest says of it besides."""
+        return {}
+
     def replies(self, queries: Sequence[Query]) -> Iterator[tuple[int, str]]:
         """Texts as they get ready: see `generation.replies`."""
         return replies(self, queries)
 
     def prompt_length(self, query: Query) -> int:
         """Tokens before a reply."""
-        return len(prompt_ids(self, query))
+        return len(self.prompt_ids(query))
 
     def generate(
         self, queries: Sequence[Query], max_new_tokens: int, *, begun: Sequence[str] | None = None
@@ -245,4 +281,5 @@ def describe(model: CausalModel, source: Source) -> dict[str, Any]:
         if model.adapter is not None
         else "full weights; whether an adapter is merged in is not known",
         "quantised": source.quantise,
+        **model.facts,
     }

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from indelible.data.answers import encode_answers
+from indelible.data.chat import refuse_images
 from indelible.data.records import Message, Query, Reply
 from indelible.data.templates import END_MARKERS
 from indelible.errors import ModelError
@@ -29,8 +30,10 @@ def prompt_ids(model: CausalModel, query: Query) -> NDArray[np.int64]:
     that token is left to the model.
 
     Raises:
-        ModelError: a beginning is given in a format that has no boundary between prompt and answer.
+        ModelError: a beginning is given in a format that has no boundary between prompt and answer; or images are, to a
+            model without a vision tower.
     """
+    refuse_images(query)
     begun = query.reply.begun if query.reply is not None else ""
     if not model.chat.joint:
         return encode_answers(model.chat, query.messages, [begun + query.target], len(begun))[0]
@@ -76,12 +79,13 @@ def replies(model: CausalModel, queries: Sequence[Query]) -> Iterator[tuple[int,
     Args:
         queries: each with its `reply`; targets say only where the beginning of a reply ends.
     """
-    prompts = [prompt_ids(model, query) for query in queries]
+    prompts = [model.prompt_ids(query) for query in queries]
     asked = [query.reply or Reply(1) for query in queries]
     order = sorted(range(len(queries)), key=lambda i: (asked[i].temperature, asked[i].max_new_tokens, len(prompts[i])))
     whole = max((len(ids) + reply.max_new_tokens for ids, reply in zip(prompts, asked, strict=True)), default=0)
     alike = model.packs and whole <= model.rotary_limit  # padding is nothing to attention alone
-    n_together = TOGETHER if alike else 1
+    alone = any(query.images for query in queries)  # a batch would pad pictures of several sizes
+    n_together = TOGETHER if alike and not alone else 1
     ends, marker = end_of_turn(model) if queries else ([], "")
     for members in _alike(order, asked, n_together):
         longest = max(len(prompts[i]) for i in members)
@@ -95,8 +99,7 @@ def replies(model: CausalModel, queries: Sequence[Query]) -> Iterator[tuple[int,
         drawn = [Draw([queries[i] for i in members], temperature)] if temperature > 0 else []
         with model.network.context(), plainly_greedy(model.causal):
             made = model.causal.generate(
-                input_ids=torch.from_numpy(ids).to(model.device),
-                attention_mask=torch.from_numpy(mask).to(model.device),
+                **model.generation_inputs(ids, mask),
                 max_new_tokens=asked[members[-1]].max_new_tokens,
                 do_sample=False,
                 logits_processor=drawn,

@@ -23,10 +23,17 @@ from indelible.models.causal import (
 from indelible.models.checks import check_adapter, check_network, prepack_checked, rotary_limit, runs_packs
 from indelible.models.prepack import can_prepack
 from indelible.models.sources import Source, locate, trained_system
+from indelible.models.vision import VisionModel
+from indelible.models.vision_load import check_seeing, check_vision, take_processor_template, with_vision
 from indelible.progress import say
 
 N_KERNELS = 64
 """Compiled kernels that oneDNN keeps."""
+
+KINDS = {
+    "AutoModelForCausalLM": "causal language model",
+    "AutoModelForImageTextToText": "vision-language model",
+}
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -37,7 +44,7 @@ class LoadOptions:
 
     `None` or "auto" means: decided by the device. `chat_data` says that the records are conversations with roles.
     `kv_memory` bounds the bytes of keys and values kept between passes. `trainable` keeps weights as they are; without
-    it they may be laid out for the processor, to answer only.
+    it they may be laid out for the processor, to answer only. `images` asks for a vision-language model.
     """
 
     device: str = "auto"
@@ -50,6 +57,7 @@ class LoadOptions:
     chat_data: bool = False
     kv_memory: int = KV_MEMORY
     trainable: bool = False
+    images: bool = False
 
 
 def load_model(given: str, options: LoadOptions, *, base: str | None = None) -> tuple[CausalModel, Source]:
@@ -76,12 +84,17 @@ def load_model(given: str, options: LoadOptions, *, base: str | None = None) -> 
         under = locate(base or str(source.base), quantise=options.quantise)
         if under.kind == "adapter":
             raise ModelError(f"the base of adapter {given} is itself an adapter ({under.given}): give a full model")
-    module = load_module(under, dtype=dtype, device=device, trust_remote_code=options.trust_remote_code)
+    auto = "AutoModelForImageTextToText" if options.images else "AutoModelForCausalLM"
+    if options.images:
+        check_vision(under)
+    module = load_module(under, dtype=dtype, device=device, trust_remote_code=options.trust_remote_code, auto=auto)
     fingerprint = under.fingerprint()
     if source.kind == "adapter":
         module = _adapted(module, source)
         fingerprint = hashlib.sha256((fingerprint + source.fingerprint()).encode()).hexdigest()
     tokenizer = load_tokenizer(source, under, trust_remote_code=options.trust_remote_code)
+    if options.images:
+        take_processor_template(tokenizer, source, under)
     system = options.system if options.system is not None else trained_system(source.folder)
     chat = chat_format(tokenizer, template=options.template, system=system, chat_data=options.chat_data)
     module.eval()
@@ -93,19 +106,23 @@ def load_model(given: str, options: LoadOptions, *, base: str | None = None) -> 
         chat=chat,
         device=device,
         dtype=dtype,
-        context_length=context_length(module.config, tokenizer),
+        context_length=context_length(module.config.get_text_config(), tokenizer),
         batch_tokens=options.batch_tokens or DEFAULT_BATCH_TOKENS.get(device.type, 4096),
         kind=source.kind,
         n_parameters=n_parameters,
         kv_memory=options.kv_memory,
         adapter=True if source.kind == "adapter" else None,
     )
+    if options.images:
+        model = with_vision(model, source, under)
     check_network(model)
     model = replace(model, packs=runs_packs(model), rotary_limit=rotary_limit(module.config))
     if not model.packs:
         say(f"{given}: its architecture computes every prompt anew; beginnings are not shared")
     elif not options.trainable and can_prepack(module, device, dtype):
         prepack_checked(model)
+    if isinstance(model, VisionModel):
+        check_seeing(model)
     if source.kind == "adapter":
         check_adapter(model)
     return model, source
@@ -130,16 +147,23 @@ def quiet() -> None:
     logging.disable_progress_bar()
 
 
-def load_module(source: Source, *, dtype: torch.dtype, device: torch.device, trust_remote_code: bool) -> Any:
-    """The bare transformers module of a full model."""
-    from transformers import AutoModelForCausalLM
+def load_module(
+    source: Source,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    trust_remote_code: bool,
+    auto: str = "AutoModelForCausalLM",
+) -> Any:
+    """The bare transformers module of a full model. `auto` names the class of transformers that finds its own."""
+    import transformers
 
     extra: dict[str, Any] = {}
     if source.quantise != "none":
         extra["quantization_config"] = _quantisation(source.quantise, dtype)
         extra["device_map"] = {"": device}
     try:
-        module, info = AutoModelForCausalLM.from_pretrained(
+        module, info = getattr(transformers, auto).from_pretrained(
             source.folder,
             dtype=dtype,
             use_safetensors=True,
@@ -149,7 +173,7 @@ def load_module(source: Source, *, dtype: torch.dtype, device: torch.device, tru
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ModelError(f"{source.given} cannot be loaded as a causal language model: {line}") from error
+        raise ModelError(f"{source.given} cannot be loaded as a {KINDS[auto]}: {line}") from error
     absent = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
     if absent:  # transformers would fill them with random numbers, and say so only in a log line
         raise ModelError(

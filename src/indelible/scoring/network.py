@@ -20,7 +20,7 @@ from indelible.scoring.batching import Pack, Plan, plan
 from indelible.scoring.layout import KeysValues, lay_out
 from indelible.scoring.logprobs import target_logprobs
 from indelible.scoring.memory import EVERY_PASSES, give_back
-from indelible.scoring.prefix import MIN_SAVED_TOKENS, TokenTree, token_tree
+from indelible.scoring.prefix import MIN_SAVED_TOKENS, Stretch, TokenTree, token_tree
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,8 @@ class Network:
         config: the module's own; its attention is exchanged while a pack runs.
         packs: it can run packs (proved at loading). If not, sequences run padded and share nothing.
         context: entered around every forward pass (disables an adapter, for the base of an adapted model).
+        positions: of tokens [start, stop) of a sequence (T,), as (3, stop - start): where a position is more than a
+            token's place, as it is around images. None: it is the place.
     """
 
     backbone: Callable[..., Any]
@@ -44,6 +46,20 @@ class Network:
     config: Any
     packs: bool
     context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+    positions: Callable[[NDArray[np.int64], int, int], NDArray[np.int64]] | None = None
+
+    def position_ids(
+        self, sequences: Sequence[NDArray[np.int64]], stretches: Sequence[Stretch], places: Tensor
+    ) -> Tensor:
+        """Position ids of a pass over `stretches` one after the other, T tokens at `places` (T,) of their sequences.
+
+        Returns:
+            (1, T), or (3, 1, T) where positions are more than places.
+        """
+        if self.positions is None:
+            return places[None]
+        found = [self.positions(sequences[s.source], s.start, s.stop) for s in stretches]
+        return torch.from_numpy(np.concatenate(found, axis=1)[:, None]).to(places.device)
 
 
 @dataclass(frozen=True)
@@ -126,9 +142,10 @@ def hidden_states(
     layout, begins = lay_out(tree, pack.needed, have, pack.keep, network.device)
     ids = [sequences[tree.stretches[s].source][tree.stretches[s].start : tree.stretches[s].stop] for s in begins]
     tokens = torch.from_numpy(np.concatenate(ids)).to(network.device)
+    at = network.position_ids(sequences, [tree.stretches[s] for s in begins], layout.positions)
     with tree_attention(network.config):
         hidden = network.backbone(
-            input_ids=tokens[None], position_ids=layout.positions[None], use_cache=False, tree=layout
+            input_ids=tokens[None], position_ids=at, use_cache=False, tree=layout
         ).last_hidden_state[0]  # (T, D)
     for stretch in list(have):
         if stretch not in pack.keep:

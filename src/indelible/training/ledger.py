@@ -17,16 +17,13 @@ if TYPE_CHECKING:
 def save_checkpoint(model: CausalModel, folder: Path, config: TrainConfig, steps: Sequence[Step]) -> None:
     """Weights (safetensors; an adapter alone for LoRA), config, tokenizer and the chat template as trained."""
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = model.chat.tokenizer
-    if model.chat.template is not None:
-        tokenizer.chat_template = model.chat.template  # audits then render as training did, without being told
     extra: dict[str, Any] = {}
     if config.lora_rank:
         for adapter in model.module.peft_config.values():
             adapter.base_model_name_or_path = config.model  # as audits resolve it, builtin: names too
         extra["save_embedding_layers"] = False  # never trained here; "auto" would look for the base on the hub
     model.module.save_pretrained(folder, safe_serialization=True, **extra)
-    tokenizer.save_pretrained(folder)
+    model.save_rendering(folder)
     (folder / "README.md").unlink(missing_ok=True)  # an unfilled model card with paths of this machine
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from indelible.data.chat import Encoded
 from indelible.models.attention import exchanged, refuse_unknown
-from indelible.scoring.prefix import token_tree
+from indelible.scoring.prefix import Stretch, token_tree
 
 NAME = "indelible_training"
 MIN_FILL = 0.75
@@ -36,6 +36,7 @@ class PackedRows:
 
     Attributes:
         ids, positions: (T,) each token, and its position in its rows.
+        stretches: which tokens of which row stand one after the other.
         paths: for each group of rows, (B, L) which token of the pack stands where; short rows end in token 0, which
             nothing that counts attends to.
         pick: (T,) where each token stands first when all groups are written one after the other, row by row.
@@ -49,6 +50,7 @@ class PackedRows:
     pick: Tensor
     predicting: Tensor
     targets: Tensor
+    stretches: tuple[Stretch, ...]
 
 
 def pack_rows(rows: Sequence[Encoded], *, share: bool, device: torch.device) -> PackedRows:
@@ -81,6 +83,7 @@ def pack_rows(rows: Sequence[Encoded], *, share: bool, device: torch.device) -> 
         pick=tensor(pick),
         predicting=tensor(np.concatenate([p[e.target_positions - 1] for p, e in zip(paths, rows, strict=True)])),
         targets=tensor(np.concatenate([e.input_ids[e.target_positions] for e in rows])),
+        stretches=stretches,
     )
 
 

@@ -26,9 +26,10 @@ def predictions(model: CausalModel, rows: Sequence[Encoded]) -> tuple[Tensor, Te
     network = model.network
     if network.packs:
         pack = pack_rows(rows, share=not _drops(model), device=model.device)
+        places = network.position_ids([e.input_ids for e in rows], pack.stretches, pack.positions)
         with row_attention(network.config):
             hidden = network.backbone(
-                input_ids=pack.ids[None], position_ids=pack.positions[None], use_cache=False, pack=pack
+                input_ids=pack.ids[None], position_ids=places, use_cache=False, pack=pack
             ).last_hidden_state[0]  # (T, D)
         return hidden.index_select(0, pack.predicting), pack.targets
     ids = np.zeros((len(rows), max(len(e) for e in rows)), dtype=np.int64)  # (B, T), padded on the right

@@ -22,8 +22,9 @@ def check_adapter_settings(config: TrainConfig) -> None:
         raise ConfigError(f"--quantise {config.quantise} trains an adapter only: give --lora-rank with it")
 
 
-def add_adapter(module: Any, config: TrainConfig) -> Any:
-    """Put a LoRA adapter on every linear layer but the head, and freeze the rest.
+def add_adapter(module: Any, config: TrainConfig, *, spare: str | None = None) -> Any:
+    """Put a LoRA adapter on every linear layer but the head, and freeze the rest. Modules whose names match the pattern
+    `spare` get none.
 
     A quantised base keeps its linear layers as they are; all else of it is cast to float32, as the adapter is
     (T. Dettmers et al., "QLoRA", NeurIPS 2023).
@@ -43,6 +44,7 @@ def add_adapter(module: Any, config: TrainConfig) -> Any:
         lora_alpha=config.lora_alpha or 2 * config.lora_rank,
         lora_dropout=config.lora_dropout,
         target_modules="all-linear",
+        exclude_modules=spare,
     )
     try:
         with warnings.catch_warnings():  # GPT-2 keeps its weights transposed: peft sees that, and says so

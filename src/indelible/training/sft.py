@@ -66,7 +66,7 @@ def encode_rows(model: CausalModel, records: Sequence[Record], max_tokens: int) 
     Raises:
         DataError: none fits.
     """
-    encoded = [model.encode(Query(r.messages, r.target)) for r in records]
+    encoded = [model.encode(Query(r.messages, r.target, r.images)) for r in records]
     kept = [i for i, e in enumerate(encoded) if len(e) <= max_tokens and e.is_target.any()]
     if not kept:
         raise DataError(f"all {len(records)} training rows are longer than {max_tokens} tokens, or have no answer")
@@ -182,9 +182,10 @@ def fine_tune(
 
     torch.manual_seed(config.seed)
     if config.lora_rank:
-        model = replace(model, module=add_adapter(model.module, config), adapter=True)
+        model = replace(model, module=add_adapter(model.module, config, spare=model.untrained), adapter=True)
     encoded, kept = encode_rows(model, records, min(config.max_tokens, model.context_length))
-    tokens = hashlib.sha256(b"".join(e.input_ids.tobytes() for e in encoded)).digest()
+    shown = "".join(image.sha256 for r in records for image in r.images)
+    tokens = hashlib.sha256(b"".join(e.input_ids.tobytes() for e in encoded) + shown.encode()).digest()
     agree((tokens, model.weights_fingerprint, config.model_dump(exclude={"out"})), "rows, model or settings")
     if n_processes() > 1:
         torch.manual_seed(config.seed + process_index())  # what is dropped at random must differ between them
@@ -236,6 +237,8 @@ def _write(
         "template": model.chat.name,
         "system": model.chat.system,
         "loss_on": "answers and their end markers",
+        "untrained": model.untrained,
+        **model.facts,
         "packing": False,  # no row sees another; side by side in one pass they may lie
         "processes": n_processes(),
         **config.model_dump(mode="json"),
