@@ -48,7 +48,17 @@ def _models() -> str:
         "OWNER/NAME\n    a model hub id",
         "server:URL?model=NAME&tokenizer=FOLDER\n    an OpenAI-compatible server; what it gives is found out first",
     ]
+    lines += [f"{name}\n    {text}" for name, text in TABULAR_MODELS.items()]
     return "\n".join(lines)
+
+
+TABULAR_MODELS = {
+    "builtin:tabicl-small": "tabular: TabICL's architecture, small, comes with the package (extra tabular)",
+    "tabicl:PATH_OR_HUB": "tabular: a folder that save_tabular wrote, a .ckpt of tabicl, or a hub's (extra tabular)",
+    "sap-rpt:PATH": "tabular: ConTextTab, sap-rpt-1-oss, a .pt (package sap_rpt_oss)",
+    "tabpfn:PATH": "tabular: a TabPFN v2 classifier, a .ckpt (package tabpfn)",
+}
+"""For `indelible tabular`; written out here, for the adapters import torch."""
 
 
 def _formats() -> str:
@@ -84,12 +94,6 @@ def _tables() -> str:
 
 
 def _probes() -> str:
-    import dataclasses
-
     from indelible.attacks.tabular import PROBES
 
-    lines = []
-    for name, probe in PROBES.items():
-        settings = ", ".join(f"{field.name}={getattr(probe, field.name)}" for field in dataclasses.fields(probe))
-        lines += [name, f"    {probe.description}", *([f"    settings: {settings}"] if settings else [])]
-    return "\n".join(lines)
+    return "\n".join(f"{name}\n    {probe.description}" for name, probe in PROBES.items())

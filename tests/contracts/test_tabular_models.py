@@ -22,12 +22,11 @@ from indelible.models import tabular, tabular_saprpt, tabular_saprpt_cells, tabu
 from indelible.models.tabular import (
     TabularModel,
     TabularQueries,
-    check_identity,
     check_values,
     load_tabular,
-    prove_identity,
     save_tabular,
 )
+from indelible.models.tabular_identity import check_identity, prove_identity
 from indelible.models.tabular_network import grouped, layout_of
 from indelible.models.tabular_tabicl import build_tabicl
 from indelible.training.tabular_pretrain import SMALL
@@ -406,7 +405,8 @@ def test_equal_queries_of_different_records_are_an_error() -> None:
 
 
 def test_a_context_of_copies_keeps_the_query_apart(tiny: Any) -> None:
-    prove_identity(tiny, 6)
+    three = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)
+    prove_identity(tiny, three)
 
     class Standardising:
         """Standardises by the question's context, as the packages' own estimators do."""
@@ -419,7 +419,7 @@ def test_a_context_of_copies_keeps_the_query_apart(tiny: Any) -> None:
             return tiny.logprobs(replace(queries, context_x=moved[0], query_x=moved[1]))
 
     with pytest.raises(ModelError, match="every query gets the same answer"):
-        prove_identity(Standardising(), 6)  # type: ignore[arg-type]
+        prove_identity(Standardising(), three)  # type: ignore[arg-type]
 
 
 def test_columns_are_grouped_as_the_layout_says() -> None:
@@ -547,6 +547,36 @@ def test_sap_rpt_takes_a_question_apart_as_its_network_wants_it() -> None:
     assert data["target"].tolist() == [*[0, 1] * 6, -100, -100, -100]
     assert (data["number_normalized"][:, 1:] == -100).all()
     assert data["date_year_month_day_weekday"].dtype == torch.int64
+
+
+class StubNetwork(torch.nn.Module):
+    """What sap-rpt's network takes and gives, and how many rows each pass had."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(-1, 1, 64))
+        self.passes: list[int] = []
+
+    def forward(self, data: dict[str, torch.Tensor], _: bool) -> torch.Tensor:
+        self.passes.append(len(data["target"]))
+        known = data["number_normalized"].sum(1) + data["text_embeddings"].sum((1, 2))
+        return known[:, None] * self.weight
+
+
+def test_sap_rpt_is_proved_on_rows_of_a_table_and_asks_many_at_once() -> None:
+    """Not every vector is a row of its cells, and a column is hundreds of numbers but one cell."""
+    network = StubNetwork()
+    model = tabular_saprpt.SapRptModel("sap-rpt:stub", network, {"layers": 2, "width": 128}, embed=vectors)
+    table = mixed_table()
+    rows = model.encoder(table, np.arange(12)).encode(table.features)
+    prove_identity(model, rows[:3])
+    with pytest.raises(ModelError, match="every query gets the same answer"):
+        prove_identity(model, rows[[0, 0, 0]])
+    network.passes.clear()
+    held = torch.from_numpy(rows)
+    queries = TabularQueries(held[None, :12], torch.arange(12)[None] % 2, held.repeat(20, 1)[None], 2)
+    assert model.logprobs(queries).shape == (1, 400, 2)
+    assert network.passes == [412]
 
 
 def test_texts_become_the_means_of_the_embedders_token_vectors() -> None:

@@ -143,7 +143,7 @@ def test_a_run_shows_its_controls_and_what_it_left_out(call: Call) -> None:
     assert fitted[0.0001] < 0.9
     controls = found(path, attack="train-context", metric="auc", epoch=100, part="members")
     positive = {row["learning_rate"]: row["value"] for row in controls}
-    assert positive[0.01] > 0.65 > positive[0.0001]
+    assert positive[0.01] > max(0.7, positive[0.0001])
     # with the identity erased, rows of one class score alike, and classes are matched exactly: one half, exactly
     for row in found(path, attack="erased:raw", metric="auc", model="target", seed=0):
         assert row["value"] == pytest.approx(0.5, abs=1e-12)
@@ -153,8 +153,11 @@ def test_a_run_shows_its_controls_and_what_it_left_out(call: Call) -> None:
     assert {"900 query rows" in one["what"] for one in manifest["not_run"]} == {True, False}
     assert {one["word"] for one in manifest["configurations"]} <= {"detected", "not attributable", "not detected"}
     verdict = json.loads((path / "verdict.json").read_text())
-    assert "Holm over the 2 configurations" in verdict["overall"]["rule"]
-    assert set(verdict["attacks"]) == set(verdict["configurations"])
+    assert "Holm over the 2 cells" in verdict["overall"]["rule"]
+    assert set(verdict["attacks"]) == {"t, Q 16, rate 0.01", "t, Q 16, rate 0.0001"}
+    assert "  t: 120 rows" in f"  {err}"
+    assert "features: 3 number (a, b, c); 1 category (name)" in err
+    assert "TVD 0.0000, classes exactly equal" in err
     text = b"".join(file.read_bytes() for file in path.rglob("*") if file.suffix in (".json", ".md", ".html"))
     assert SECRET.encode() not in text
     assert not (path / "rows.parquet").exists()
@@ -218,7 +221,7 @@ def test_a_plan_runs_nothing(call: Call, trained: list[str]) -> None:
         (None, ("--target", "lable"), "target 'lable' is none of its columns; did you mean 'label'"),
         (lambda t: t.assign(label="x"), (), "the target 'label' is constant"),
         (lambda t: t.assign(label=[f"k{i % 6}" for i in range(len(t))]), (), "expected at most 4"),
-        (lambda t: t.assign(a=1.0, b=2.0, c=0.0, name="n"), (), "no feature that differs between rows"),
+        (lambda t: t.assign(a=1.0, b=2.0, c=0.0, name="n"), (), "so that all rows are duplicates"),
         (lambda t: t.head(30), ("--queries", 16), "give smaller --queries"),
         (lambda t: t.assign(a=[*map(str, t["a"][:-1]), "garbage"]), (), "1 of 120 values are not numbers"),
         (None, ("--queries", "x"), "--queries x: expected whole numbers"),
@@ -296,7 +299,7 @@ def test_a_model_tuned_elsewhere(call: Call, network: Path) -> None:
     from indelible.models.tabular import load_tabular, save_tabular
     from indelible.tabular.config import TabularProbeConfig
     from indelible.tabular.files import read_given
-    from indelible.tabular.tables import world_of
+    from indelible.tabular.worlds import world_of
     from indelible.training.tabular import FineTune, fine_tune
 
     t = rows(160).drop(columns="name")

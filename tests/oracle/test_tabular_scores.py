@@ -12,7 +12,7 @@ import torch
 from tabular_fakes import Lookup, knows_nothing, make_world
 
 from indelible.attacks.tabular import PROBES, make_probe
-from indelible.attacks.tabular_scores import multiple_choice, number_scores, score_rows, tabular_scores
+from indelible.attacks.tabular_scores import multiple_choice, score_rows, tabular_scores
 from indelible.errors import DataError, ModelError
 
 ALL = tuple(PROBES)
@@ -210,7 +210,7 @@ def test_a_class_missing_from_the_fresh_context_is_named():
     np.testing.assert_allclose(lines.loc[~third, "logprob"], math.log(1 / 2))
 
 
-def frames(seed=0, names=("copy", "neutral", "wrong-majority", "row-order", "erased", "train-context"), n=15):
+def frames(seed=0, names=("copy", "neutral", "foreign", "row-order", "erased", "train-context"), n=15):
     rng = np.random.default_rng(seed)
     rows = rng.permutation(100)[:n]
     parts = [
@@ -243,10 +243,10 @@ def test_calibrated_scores_and_the_suite_are_transcribed():
                 assert score[attack, "target", row] == pytest.approx(value, abs=1e-12)
             assert score[f"{name}:raw", "base", row] == lp0
             assert score[f"{name}:margin-raw", "base", row] == mg0
-        suite = [t.loc[(n, row), "logprob"] - b.loc[(n, row), "logprob"] for n in ("copy", "neutral", "wrong-majority")]
+        suite = [t.loc[(n, row), "logprob"] - b.loc[(n, row), "logprob"] for n in ("copy", "neutral", "foreign")]
         assert score["suite:mean", "target", row] == pytest.approx(math.fsum(suite) / 3)
         assert score["suite:min", "target", row] == pytest.approx(min(suite))
-        raw = [b.loc[(n, row), "logprob"] for n in ("copy", "neutral", "wrong-majority")]
+        raw = [b.loc[(n, row), "logprob"] for n in ("copy", "neutral", "foreign")]
         assert score["suite:mean-raw", "base", row] == pytest.approx(math.fsum(raw) / 3)
         assert score["suite:min-raw", "base", row] == pytest.approx(min(raw))
     assert found.columns.tolist() == ["row", "attack", "model", "score", "reason"]
@@ -287,6 +287,18 @@ def test_without_a_base_only_raw_scores_exist():
     assert set(found.loc[found["score"].isna(), "reason"]) == {"no base model was given"}
 
 
+def test_copies_are_in_the_suite_only_where_they_are_no_second_copy():
+    tuned = frames(0, ("copy", "neutral", "copies"))
+    base = tuned.assign(logprob=tuned["logprob"].to_numpy()[::-1])
+    apart = tabular_scores(tuned, base).set_index(["attack", "model", "row"])["score"].sort_index()
+    same = [f[f["probe"] != "copies"] for f in (tuned, base)]
+    same = [pd.concat([f, f[f["probe"] == "copy"].assign(probe="copies")]) for f in same]
+    found = tabular_scores(*same).set_index(["attack", "model", "row"])["score"].sort_index()
+    for suite, names in ((apart, ("copy", "neutral", "copies")), (found, ("copy", "neutral"))):
+        wanted = np.mean([suite.loc[(name, "target")] for name in names], axis=0)
+        np.testing.assert_allclose(suite.loc[("suite:mean", "target")], wanted)
+
+
 def test_tables_that_do_not_fit_are_refused():
     tuned = frames()
     with pytest.raises(DataError, match="not asked with copy"):
@@ -297,20 +309,3 @@ def test_tables_that_do_not_fit_are_refused():
         tabular_scores(pd.concat([tuned, tuned.iloc[:1]]), tuned)
     with pytest.raises(DataError, match="no known probe \\(magic\\)"):
         tabular_scores(tuned.replace({"probe": {"copy": "magic"}}), None)
-
-
-def test_number_heads_are_scored_by_their_error_in_standard_deviations():
-    rng = np.random.default_rng(0)
-    y, tuned, base = rng.normal(size=(3, 50)) * 4.0 + 1.0
-    raw, calibrated = number_scores(tuned, base, y, 2.5)
-    for i in range(50):
-        assert raw[i] == pytest.approx(-abs(tuned[i] - y[i]) / 2.5)
-        assert calibrated[i] == pytest.approx(-abs(tuned[i] - y[i]) / 2.5 + abs(base[i] - y[i]) / 2.5)
-    alone, nothing = number_scores(np.r_[np.inf, tuned[1:]], None, y, 2.5)
-    assert nothing is None
-    assert np.isnan(alone[0])
-    assert np.isfinite(alone[1:]).all()
-    with pytest.raises(DataError, match="above 0"):
-        number_scores(tuned, base, y, 0.0)
-    with pytest.raises(DataError, match="predictions"):
-        number_scores(tuned[1:], base, y, 1.0)

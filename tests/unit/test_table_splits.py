@@ -94,7 +94,7 @@ def test_exact_splits(
     np.testing.assert_array_equal(counts["members"] * len(split.nonmembers), counts["nonmembers"] * n_members)
     assert split.matched_exactly
     assert split.distance == pytest.approx(0, abs=1e-12)
-    each = min(n_context // k, min(Counter(labels).values()))
+    each = max(1, min(n_context // k, min(Counter(labels).values()) // 2))
     assert counts["context"].tolist() == [each] * k
     notes = "\n".join(split.notes)
     assert (f"context of {each * k} rows, not {n_context}" in notes) == (each * k < n_context)
@@ -113,14 +113,14 @@ def test_the_most_nonmembers_is_the_most(made: tuple[int, list[int]], n_members:
     assume(n_context >= k)
     table = table_of(labels, classes=k)
     most = most_nonmembers(table, n_members=n_members, n_context=n_context)
-    each = min(n_context // k, min(Counter(labels).values()))
+    each = max(1, min(n_context // k, min(Counter(labels).values()) // 2))
     left = np.bincount(labels, minlength=k) - each
     # Brute force for whole multiples q of the members: class by class, as many members as (1 + q) rows allow.
     multiples = [q for q in range(1, len(labels)) if sum(int(n) // (1 + q) for n in left) >= n_members]
     assert most >= max((q * n_members for q in multiples), default=0)
     if most:
-        split = split_table(table, n_members=n_members, n_nonmembers=most, n_context=n_context, seed=1)
-        assert len(split.nonmembers) == most
+        split = split_or_line(table, n_members=n_members, n_nonmembers=most, n_context=n_context, seed=1)
+        assert "members would be of class" in split if isinstance(split, str) else len(split.nonmembers) == most
     assert most_nonmembers(table, n_members=n_members, n_context=n_context, n_reserve=3) <= most
     assert all(n == 0 or n_members + n + each * k + 3 <= len(labels)
                for n in [most_nonmembers(table, n_members=n_members, n_context=n_context, n_reserve=3)])  # fmt: skip
@@ -135,7 +135,7 @@ def test_groups_are_whole(made: tuple[int, list[int]], n_members: int, n_groups:
     table = table_of(labels, groups, classes=k)
     split = split_or_line(table, n_members=n_members, n_nonmembers=n_members, n_context=k, seed=3)
     if isinstance(split, str):
-        assert "too few" in split or f"come in {len(set(groups))} groups" in split
+        assert "too few" in split or "would be of class" in split or f"come in {len(set(groups))} groups" in split
         return
     check_properties(table, split, n_members, k)
     assert split.matched_exactly
@@ -221,6 +221,20 @@ def test_shares_follow_the_table_and_may_be_close_only() -> None:
     assert 0 < loose.distance < 0.05
     with pytest.raises(DataError, match=r"apart at best, in 50 draws; expected below 0.001"):
         split_table(table, n_members=100, n_nonmembers=333, n_context=30, seed=0, exact=False, max_distance=0.001)
+
+
+def test_a_rare_class_is_left_to_members_or_refused() -> None:
+    rare = table_of([0] * 397 + [1] * 3, classes=2)
+    with pytest.raises(DataError, match="all 50 members would be of class 'k0', for 'k1' has 3 of 400 rows") as caught:
+        split_table(rare, n_members=50, n_nonmembers=275, n_context=64, seed=0)
+    assert "\n" not in str(caught.value)
+    some = table_of([0] * 380 + [1] * 30, classes=2)
+    split = split_table(some, n_members=50, n_nonmembers=250, n_context=64, seed=0)
+    assert np.bincount(split.target[split.context]).tolist() == [15, 15], "half of the rare class"
+    assert np.bincount(split.target[split.members]).min() >= 1
+    three = table_of([0] * 200 + [1] * 200 + [2] * 2, classes=3)
+    split = split_table(three, n_members=50, n_nonmembers=100, n_context=30, seed=0)
+    assert "no member is of class k2" in split.notes
 
 
 def test_seeds_and_streams() -> None:

@@ -61,6 +61,8 @@ def test_defaults_are_the_papers_learning_rates_and_the_last_epoch_is_probed() -
         ({"epochs": 5, "probe_epochs": [6]}, "probe epoch 6 lies behind the last of 5 epochs"),
         ({"profiles": ["several"]}, "give more than one"),
         ({"learning_rates": [0]}, "expected more than 0"),
+        ({"learning_rates": [0.001, 0.00100000001]}, "0.001 and 0.00100000001 are both called 0.001"),
+        ({"defences": {"epsilons": [8, 8]}}, "epsilons"),
         ({"defences": {"low_learning_rate": 0.1}}, "low_learning_rate 0.1 is not below 0.001"),
     ],
 )
@@ -101,7 +103,7 @@ def test_numbers_behind_classes_are_alike_on_both_sides_too() -> None:
     from indelible.data.table_encoding import fit_encoding
     from indelible.data.table_matching import kolmogorov_smirnov
     from indelible.data.tables import Column, Table
-    from indelible.tabular.tables import make_world
+    from indelible.tabular.worlds import make_world
 
     rng = np.random.default_rng(1)
     n, y = 400, rng.normal(size=400)
@@ -209,6 +211,8 @@ def test_defences_differ_from_the_undefended_training_in_one_thing() -> None:
     early = blocks[0].settings[3]
     assert early.probe_epochs == (35,)  # the epoch that true labels stopped at
     assert early.patience is None
+    alone, _ = defences_of(made, options, prepared(2200), (50,), 3)  # no larger count is in the grid
+    assert (alone[1].name, alone[1].setting.n_queries) == ("more-queries", 510), "no more than in the paper"
     _, left = defences_of(made, options, prepared(150), (50,), 3)
     assert "more query rows as a defence" in left[0]["what"]
 
@@ -249,7 +253,7 @@ def test_a_score_must_go_beyond_what_rows_alone_give_away(shift: float, word: st
     from indelible.tabular.evaluate import evaluate_part
     from indelible.tabular.files import read_given
     from indelible.tabular.probe import _against_features
-    from indelible.tabular.tables import world_of
+    from indelible.tabular.worlds import world_of
 
     rng = np.random.default_rng(0)
     for name, n in (("c", 12), ("m", 40), ("n", 80)):

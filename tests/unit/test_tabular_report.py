@@ -14,7 +14,8 @@ import pytest
 from indelible import runs
 from indelible.errors import UserError
 from indelible.report import rerender
-from indelible.report.tabular import render_tabular
+from indelible.report import tabular_wording as wording
+from indelible.report.tabular import build, render_tabular
 from indelible.report.tabular_facts import Place, read_tabular
 from indelible.report.tabular_figures import draw
 from indelible.report.tabular_tables import grid_table, rule_cell, suite_table
@@ -111,13 +112,16 @@ def written(path: Path, odd: str = NASTY) -> dict[str, Any]:
     ]  # fmt: skip
     defences = [
         {"table": "five", "defence": name, "what": f"does {odd}", "guard": {"rows": 4} if name != "none" else None,
+         "private": {"delta": 0.002, "noise_multiplier": 3.25, "clip_norm": 1.0, "sampling_rate": 1.0, "rows": 40,
+                     "expected_rows_a_step": 40, "adjacency": f"one row {odd}"} if name == "none" else None,
          "seeds": {str(s): {"epoch": 20, "stopped": None, "epsilon": None} for s in SEEDS}}
         for name in ("none", "refuse-degenerate-contexts")
     ]  # fmt: skip
     return {
         "kind": "tabular", "name": f"run {odd}", "created": "2026-01-02T03:04:05+00:00", "indelible_version": "0.1.0",
         "command": ["indelible", "tabular", "run", "--table", f"{odd}.csv"], "seeds": {"seeds": list(SEEDS)},
-        "config": {"given": {"tables": [odd]}, "resolved": {"tables": [odd]}}, "versions": {"torch": "2.13.0"},
+        "config": {"given": {"tables": [odd]}, "resolved": {"tables": [odd], "randomise": True}},
+        "versions": {"torch": "2.13.0"},
         "models": {"base": {"source": f"tabicl:{odd}", "fingerprint": "ef" * 32, "notes": [f"model {odd}"]}},
         "data": data, "splits": splits, "configurations": configurations, "defences": defences, "dtype": "float32",
         "probes": [{"name": "copy", "description": f"asks {odd}", "in_suite": True, "settings": {"k": 4}}],
@@ -167,13 +171,15 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> tuple[Page, str, str, Path
 def test_the_page_says_what_a_reader_must_be_told(full: tuple[Page, str, str, Path]) -> None:
     sections = {name: " ".join(text.split()) for name, text in full[0].sections.items()}
     expected = {
-        "verdict": ["One score decides, copy", "Holm over the 8 configurations", "know nothing would meet it",
+        "verdict": ["One score decides, copy", "Holm over the 4 cells", "know nothing would meet it",
                     "positive control train-context: members' labels were fitted in 4 of 8"],
         "numbers": ["Largest AUC, copy", "the largest of so many by chance", "Labels were shuffled"],
         "grid": ["five: every cell", "Q 40, rate 0.01", "90%", "by chance"],
         "probes": ["Probes: five, Q 40, rate 0.01", "realised FPR", "suite:min", "Other cells: 2", "asks <script>"],
         "cardinality": ["1 − 1/(2K)"],
-        "defences": ["87.5%", "25%", "refused", "too few <script>", "before any tuning", "honest contexts refused: 3%"],
+        "defences": ["87.5%", "25%", "refused", "too few <script>", "before any tuning", "honest contexts refused: 3%",
+                     "40 / 120", "delta 0.002; noise 3.25 of a clip of 1; 40 of 40 rows a step (rate 1)",
+                     "one row <script>"],
         "checks": ["TVD 0.0125", "classes equal in 0 of 2", "and 1 near ones", "inferred <script>", "split <script>",
                    "Rows of the training context"],
         "limits": ["does not show absence of memorisation", "It is a line, not a bound", "512 <script>", "no rows of"],
@@ -182,6 +188,13 @@ def test_the_page_says_what_a_reader_must_be_told(full: tuple[Page, str, str, Pa
     for section, texts in expected.items():
         for text in texts:
             assert text in sections[section], (section, text)
+
+
+def test_labels_are_those_of_the_grid_whatever_defences_were_trained_on(full: tuple[Page, str, str, Path]) -> None:
+    run = read_tabular(full[3])
+    true = {**run.manifest, "config": {"resolved": {"randomise": False}}}
+    assert build(run, {}).labels == wording.RANDOMISED
+    assert build(read_tabular(full[3], true), {}).labels == wording.TRUE_LABELS  # its splits say shuffled all the same
 
 
 def test_nothing_from_data_becomes_markup(full: tuple[Page, str, str, Path]) -> None:

@@ -25,7 +25,7 @@ class Kernel:
     Under `stubborn` it reads a number off its weights, which torch.func.vmap refuses.
     """
 
-    name, max_classes = "kernel", 4
+    name, max_classes, stackable = "kernel", 4, True
 
     def __init__(self, n_features: int = 3, *, stubborn: bool = False) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -290,13 +290,16 @@ def test_a_forward_pass_that_gives_other_logits_is_not_used() -> None:
     flat = tabular_stack.Flat(model.module)
     queries, _ = asked([task], Trial(setting(), [task]).batches(1)[:1])
     assert tabular_stack.stacked_forward(model, flat, queries) is not None
+    alone = Kernel()
+    alone.stackable = False
+    assert tabular_stack.stacked_forward(alone, flat, queries) is None
     plain = model.logits
 
     def drifting(queries: TabularQueries, state: Mapping[str, Tensor] | None = None) -> Tensor:
         wrong = 0.01 if torch._C._functorch.is_batchedtensor(queries.query_x) else 0.0
         return plain(queries, state) + wrong
 
-    other = SimpleNamespace(name="drifting", module=model.module, logits=drifting)
+    other = SimpleNamespace(name="drifting", stackable=True, module=model.module, logits=drifting)
     assert tabular_stack.stacked_forward(other, flat, queries) is None
 
 

@@ -149,10 +149,9 @@ class Copies(TabularProbe):
 
 @dataclass(frozen=True)
 class WrongMajority(TabularProbe):
-    """`k` rows of every wrong label to one of the right one, each with the query's own features.
-
-    It uses the label the row carries, so the context itself says which label is rare. It says so of members and of
-    non-members alike, and so cannot tell one from the other; but a high score here is no sign of memory by itself.
+    """`k` rows of every wrong label to one of the right one, each with the query's own features: pressure against the
+    row's label. No part of the suite, and never evidence: the context does say something, for the row's own label is
+    the rare one in it. It says so of members and of non-members alike, and so cannot tell one from the other by itself.
     Our reading: "k wrong rows to one right" with more than two labels is k of every wrong one, because a model may show
     probabilities of the labels in the context only.
     """
@@ -160,7 +159,11 @@ class WrongMajority(TabularProbe):
     k: int = 3
 
     name: ClassVar[str] = "wrong-majority"
-    description: ClassVar[str] = "k rows of every wrong label to one of the right one, each with the row's own features"
+    in_suite: ClassVar[bool] = False
+    description: ClassVar[str] = (
+        "k rows of every wrong label to one of the right one, each with the row's own features: "
+        "the right label is the rare one"
+    )
 
     def __post_init__(self) -> None:
         _check_k(self.name, self.k)
@@ -189,8 +192,9 @@ class RowOrder(TabularProbe):
 @dataclass(frozen=True)
 class Erased(TabularProbe):
     """The context of `copy` with the placeholder in the place of the query's features, there and in the query: nothing
-    is left that tells rows of one label apart, so the AUC is one half where classes are matched exactly. The null
-    control: what it shows beside that comes from unequal classes."""
+    is left that tells rows of one label apart. Equal questions are asked once, so where classes match exactly the AUC
+    is one half by construction: the null control checks that nothing but features tells rows apart, and that classes
+    do match; what it shows beside that comes from unequal classes."""
 
     name: ClassVar[str] = "erased"
     in_suite: ClassVar[bool] = False
@@ -226,16 +230,16 @@ class TrainContext(TabularProbe):
 
 @dataclass(frozen=True)
 class FreshContext(TabularProbe):
-    """Rows of the reserve that were never trained on, about as many as C' has: what a user would give the model.
+    """Rows of the reserve that were never trained on, about as many as C' has.
 
-    Each class gets the same number of rows as far as the reserve goes. They carry the label of the split: under label
-    randomisation a shuffled one.
+    Each class gets the same number of rows as far as the reserve goes. They carry the label of the split: true ones are
+    what a user would give the model, under label randomisation they are shuffled.
     """
 
     name: ClassVar[str] = "fresh-context"
     informative: ClassVar[bool] = True
     in_suite: ClassVar[bool] = False
-    description: ClassVar[str] = "rows never trained on, balanced over classes: deployment"
+    description: ClassVar[str] = "rows never trained on, balanced over classes, with the labels of the split"
 
     @staticmethod
     def context(world: ProbeWorld) -> Codes:

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from indelible.attacks.tabular import PROBES, ProbeWorld, TabularProbe, make_probe
 from indelible.attacks.tabular_world import Codes
 from indelible.errors import DataError, ModelError
+from indelible.stats.tabular_rows import SAME_ANSWER
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -104,7 +105,7 @@ def _answers(model: TabularModel, world: ProbeWorld, probe: TabularProbe, rows: 
 
 
 def _ask(model: TabularModel, queries: TabularQueries, rows: Codes | None) -> tuple[Floats, Mask]:
-    from indelible.models.tabular import check_identity
+    from indelible.models.tabular_identity import check_identity
 
     n_questions, n_queries = queries.query_x.shape[:2]
     if rows is not None:
@@ -148,33 +149,6 @@ def multiple_choice(logprobs: Floats, shown: Mask, choices: Codes, own: Codes) -
     return logprob, margin, reason
 
 
-def number_scores(
-    tuned: ArrayLike, base: ArrayLike | None, target: ArrayLike, spread: float
-) -> tuple[Floats, Floats | None]:
-    """Scores of a model with a head for numbers: -|yhat - y| / sd(y), and that minus the base's, all (n,).
-
-    Args:
-        tuned, base: predictions on the same context; no base, no second score. target: the numbers the rows carry.
-        spread: standard deviation of the target over the tuned-on table, above 0.
-
-    NaN where a prediction is not finite. Raises DataError for a spread that is no positive number or other lengths.
-    Source: IclMem names no score for regression; our reading is the negative loss (Yeom et al. 2018), calibrated.
-    """
-    y = np.asarray(target, np.float64)
-    if not (np.isfinite(spread) and spread > 0):
-        raise DataError(f"scores of numbers: a standard deviation of {spread}, expected one above 0")
-    for what, given in (("tuned", tuned), ("base", base)):
-        if given is not None and np.shape(given) != y.shape:
-            raise DataError(f"scores of numbers: {np.shape(given)} predictions ({what}) for {y.shape} targets")
-    raw = _negative_error(tuned, y, spread)
-    return raw, None if base is None else raw - _negative_error(base, y, spread)
-
-
-def _negative_error(predicted: ArrayLike, target: Floats, spread: float) -> Floats:
-    values = np.asarray(predicted, np.float64)
-    return np.where(np.isfinite(values), -np.abs(values - target) / spread, np.nan)
-
-
 @dataclass
 class _Long:
     """Score columns (n,) of the same rows, gathered into the long form."""
@@ -205,7 +179,7 @@ def tabular_scores(tuned: pd.DataFrame, base: pd.DataFrame | None) -> pd.DataFra
     suite; a row that lacks one of the others has no suite score.
 
     Raises DataError for tables that do not fit together. Source: IclMem, 4.2; mean and minimum over the suite are our
-    reading of "robust to context manipulations" (section 1).
+    reading of "robust to context manipulations" (section 1). `copies` is left out of it where it is `copy` again.
     """
     order = list(dict.fromkeys(tuned["probe"]))
     stranger = [name for name in order if name not in PROBES]
@@ -226,7 +200,7 @@ def tabular_scores(tuned: pd.DataFrame, base: pd.DataFrame | None) -> pd.DataFra
             out.add(raw, "target", score, why)
             if before is not None:
                 out.add(raw, "base", before[kind, name], before["reason", name])
-    names = [name for name in order if PROBES[name].in_suite]
+    names = _suite_of(order, after, before)
     if names:
         calibrated = {
             name: _calibrated(after["logprob", name], after["reason", name], before, "logprob", name) for name in names
@@ -239,6 +213,19 @@ def tabular_scores(tuned: pd.DataFrame, base: pd.DataFrame | None) -> pd.DataFra
 
 
 Wide = dict[tuple[str, str], Any]
+
+
+def _suite_of(order: Sequence[str], after: Wide, before: Wide | None) -> list[str]:
+    """Probes that the suite is made of. `copies` is left out where both models answer it as they do `copy`: the same
+    answer would count twice in the mean."""
+    names = [name for name in order if PROBES[name].in_suite]
+    if not {"copy", "copies"} <= set(names):
+        return names
+    both = [model for model in (after, before) if model is not None]
+    apart = [np.abs(model["logprob", "copies"] - model["logprob", "copy"]) for model in both]
+    known = np.concatenate(apart)
+    known = known[np.isfinite(known)]
+    return [name for name in names if name != "copies"] if known.size and known.max() <= SAME_ANSWER else names
 
 
 def _wide(frame: pd.DataFrame, rows: NDArray[Any], order: Sequence[str], what: str) -> Wide:

@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from indelible.data.files import fail
+from indelible.data.files import fail, listed
 from indelible.data.table_matching import (
     Counts,
     deal,
@@ -29,7 +29,8 @@ from indelible.data.table_matching import (
 from indelible.data.tables import Table
 from indelible.errors import ConfigError
 
-_N_TRIES = 50
+N_TRIES = 50
+"""Splits drawn until labels, or the numbers behind classes, are distributed alike on both sides."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,11 @@ def split_table(
 ) -> TableSplit:
     """Split a table whose duplicates are gone.
 
-    The context has the same number of rows of every class; where `n_context` is no multiple, or the rarest class has
-    fewer rows, fewer rows than asked, which a note says. Members and non-members have exactly the same class shares,
-    close to those of the table; non-members may become fewer for it, which a note says. A regression's context has one
-    row of each of as many runs of rows in the order of their target; members and non-members are drawn from common
-    runs.
+    The context has the same number of rows of every class, and takes at most half of the rarest; where `n_context` is
+    no multiple, or more, fewer rows than asked, which a note says. Members and non-members have exactly the same class
+    shares, close to those of the table; non-members may become fewer for it, which a note says. A regression's context
+    has one row of each of as many runs of rows in the order of their target; members and non-members are drawn from
+    common runs.
 
     Groups stay whole: none has rows in two parts. Rows of a group that its part has no room for are in no part.
 
@@ -89,7 +90,8 @@ def split_table(
     Raises:
         ConfigError: a size below 1, a context smaller than the number of classes, a distance outside (0, 1], sizes for
             which class shares cannot be equal exactly.
-        DataError: too few rows, and what would fit; labels of members and non-members too far apart.
+        DataError: too few rows, and what would fit; labels of members and non-members too far apart; members of one
+            class alone.
 
     Source: IclMem, section 4.1. Differs from the paper: class shares match exactly by default, where it asks for a
     total variation below 0.05: at 50 rows a side, 0.05 moves the AUC of a score that knows nothing but the label.
@@ -104,6 +106,9 @@ def split_table(
         needs = (matched if exact else proportional)(counts - context, n_members, n_nonmembers)
         if needs is None:
             _too_small(table, counts - context, int(context.sum()), n_members, n_nonmembers, exact)
+        _refuse_one_class(table, needs.counts[0], counts)
+        if absent := [name for name, n in zip(table.classes, needs.counts[0], strict=True) if not n]:
+            notes.append(f"no member is of class {listed(absent)}")
         notes.extend(needs.notes)
         wanted = np.vstack([context, needs.counts])
     elif n_context + n_members + n_nonmembers > table.n_rows:
@@ -111,7 +116,7 @@ def split_table(
 
     closest = np.inf
     measure = total_variation if by_class else kolmogorov_smirnov
-    for attempt in range(_N_TRIES):
+    for attempt in range(N_TRIES):
         rng = _rng(seed, f"parts {attempt}")
         if by_class:
             dealt = deal(table.target, table.groups, wanted, rng)
@@ -122,7 +127,7 @@ def split_table(
         in_context, members, nonmembers = dealt.parts
         distance = measure(table.target[members], table.target[nonmembers])
         closest = min(closest, distance)
-        if distance < max_distance:
+        if round(distance, 4) < max_distance:  # as it is printed: 0.05 less a rounding error is no less
             break
     else:
         _not_found(table, closest, max_distance, n_members, n_nonmembers)
@@ -183,16 +188,32 @@ def _class_counts(table: Table) -> Counts:
     return np.bincount(table.target, minlength=len(table.classes)).astype(np.int64)
 
 
+def context_each(counts: Counts, n_context: int) -> int:
+    """Rows of each class in a context of at most `n_context`: equally many, and no more than half of the rarest class,
+    so that members and non-members can have it too; one at least."""
+    return max(1, min(n_context // len(counts), int(counts.min()) // 2))
+
+
 def _context_counts(table: Table, counts: Counts, n_context: int, notes: list[str]) -> Counts:
-    """Rows of each class in the context: equally many, no more than the rarest class has; a note where fewer."""
+    """Rows of each class in the context, `context_each`; a note where fewer than asked."""
     k = len(counts)
-    each = min(n_context // k, int(counts.min()))
+    each = context_each(counts, n_context)
     if each * k < n_context:
         rarest = int(counts.argmin())
-        why = (f"for class '{table.classes[rarest]}' has {counts[rarest]} rows" if each < n_context // k else
-               f"for that is no multiple of its {k} classes")  # fmt: skip
+        why = f"for that is no multiple of its {k} classes"
+        if each < n_context // k:
+            why = f"for class '{table.classes[rarest]}' has {counts[rarest]} rows, of which the context takes half"
         notes.append(f"context of {each * k} rows, not {n_context}, {why}")
     return np.full(k, each, dtype=np.int64)
+
+
+def _refuse_one_class(table: Table, members: Counts, counts: Counts) -> None:
+    """DataError where all members are of one class: shuffled or not, their labels then tell nothing apart."""
+    if np.count_nonzero(members) < 2:
+        name, rarest = table.classes[int(members.argmax())], int(counts.argmin())
+        fail(f"{table.name}: all {members.sum()} members would be of class '{name}', for '{table.classes[rarest]}' has "
+             f"{counts[rarest]} of {table.n_rows} rows; expected two classes among members: ask for more members, add "
+             "rows of rare classes, or merge them.")  # fmt: skip
 
 
 def _too_small(
@@ -220,7 +241,7 @@ def _not_found(table: Table, closest: float, max_distance: float, n_members: int
               "fewer.")  # fmt: skip
     fail(
         f"{table.name}: the labels of {n_members} members and {n_nonmembers} non-members are {closest:.3f} apart "
-        f"at best, in {_N_TRIES} draws; expected below {max_distance}: ask for more, or raise max_distance."
+        f"at best, in {N_TRIES} draws; expected below {max_distance}: ask for more, or raise max_distance."
     )
 
 

@@ -168,7 +168,8 @@ def _from_strings(cells: NDArray[Any], kind: Kind | None, commas: str, where: _W
     if n_given and not coded and (kind == "number" or not bad.all()):
         clear = kind == "number" or bad.mean() <= 1 - CLEARLY_NUMERIC
         if clear:
-            hint = f"mend them, leave them empty, or declare the column: types {{'{where.name}': 'category'}} or 'text'"
+            declared = f"types {{'{where.name}': 'category'}} or 'text' in a --config file"
+            hint = f"mend them, leave them empty, or declare the column: {declared}"
             where.refuse(cells, _spread(bad, given, fill=False), n_given, "numbers", hint)
             return Parsed(_usable(_spread(numbers, given, fill=np.nan), where), "number", note)
     days, style = _dates(texts)

@@ -87,7 +87,8 @@ def read_table(
         group: column whose equal values keep rows together.
         id_column: column of row ids; each must occur once.
         drop: columns to leave out.
-        types: kinds by column, instead of what would be inferred.
+        types: kinds by column, instead of what would be inferred. A column that seems to name its rows is left out
+            unless it stands here: no two rows would be duplicates, and a model could tell rows by it.
         header: whether a text file's first line names the columns; None finds out.
 
     Raises:
@@ -123,7 +124,8 @@ def read_table(
                   places=[raw.places[i] for i in kept.tolist()])  # fmt: skip
     if dropped:
         notes.append(f"left out as asked: {listed(sorted(dropped))}")
-    features, columns = _features(raw, {*roles.values(), *dropped}, kinds, notes)
+    named = {column_name(raw, column, "column in types") for column in types or {}}
+    features, columns = _features(raw, {*roles.values(), *dropped}, kinds, named, notes)
     return Table(
         name=raw.name,
         features=features,
@@ -239,11 +241,12 @@ def _described(name: str, kind: Kind, values: pd.Series[Any]) -> Column:
 
 
 def _features(
-    raw: RawTable, taken: set[str], kinds: Mapping[str, Kind], notes: list[str]
+    raw: RawTable, taken: set[str], kinds: Mapping[str, Kind], named: set[str], notes: list[str]
 ) -> tuple[pd.DataFrame, tuple[Column, ...]]:
     data: dict[str, pd.Series[Any]] = {}
     columns: list[Column] = []
     useless: list[str] = []
+    ids: list[str] = []
     remarks: list[str] = []
     for name in raw.columns:
         if name in taken:
@@ -254,17 +257,22 @@ def _features(
         if column.n_distinct == 0 or (column.n_distinct == 1 and column.n_missing == 0):
             useless.append(name)
             continue
+        if name not in named and (reason := id_like(name, parsed)) is not None:
+            keep = f"types {{'{name}': '{parsed.kind}'}} in a settings file"
+            remarks.append(
+                f"column '{name}' is left out, for it looks like an id ({reason}): make it the id column, or keep it "
+                f"by giving its type, {keep}"
+            )
+            ids.append(name)
+            continue
         data[name] = values
         columns.append(column)
         if parsed.note:
             remarks.append(f"column '{name}': {parsed.note}")
-        if (reason := id_like(name, parsed)) is not None:
-            remarks.append(
-                f"column '{name}' looks like an id ({reason}); it is kept: drop it, or make it the id column"
-            )
     if not columns:
-        fail(f"{raw.name} has no feature that differs between rows; expected at least one beside the target: check "
-              "the separator and the dropped columns.")  # fmt: skip
+        kept = f" ({listed(ids)} only names rows)" if ids else ", so that all rows are duplicates"
+        fail(f"{raw.name} has no feature that differs between rows{kept}; expected at least one beside the target: "
+              "check the separator, the dropped columns and the rows.")  # fmt: skip
     by_kind = {kind: [c.name for c in columns if c.kind == kind] for kind in KINDS}
     inferred = "; ".join(f"{len(found)} {kind} ({listed(found)})" for kind, found in by_kind.items() if found)
     notes.append(f"features: {inferred}")

@@ -7,7 +7,7 @@ fit and predict would do that, and a context whose rows are all alike would then
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from indelible.data.tables import Table
 
 __all__ = [
-    "RowEncoding", "TabularModel", "TabularQueries", "check_identity", "check_room", "check_values", "chunked_logprobs",
-    "load_tabular", "prove_identity", "save_tabular",
+    "RowEncoding", "TabularModel", "TabularQueries", "check_room", "check_values", "chunked_logprobs", "load_tabular",
+    "save_tabular",
 ]  # fmt: skip
 
 CELLS = 1 << 16
-"""Cells (rows times columns) that a pass without gradients has at most: what a network keeps of them bounds memory."""
+"""Numbers (rows times encoded columns) that a pass without gradients has at most, unless a model says otherwise: what a
+network keeps of them bounds memory."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,11 @@ class TabularModel(Protocol):
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the results has to know about this model."""
+        ...
+
+    @property
+    def stackable(self) -> bool:
+        """Whether many sets of weights may be tried at once in one pass of the network (`torch.func`)."""
         ...
 
     @property
@@ -234,48 +240,12 @@ def check_values(queries: TabularQueries) -> None:
         raise ModelError(f"tabular queries: labels {low} to {high}; expected codes 0 to {queries.n_classes - 1}")
 
 
-def check_identity(queries: TabularQueries, rows: Sequence[Sequence[object]] | None = None) -> None:
-    """The guard against preprocessing that erases who is asked about.
+def chunked_logprobs(model: TabularModel, queries: TabularQueries, limit: int | None = None) -> Tensor:
+    """Log-softmax of a model's logits, in float32, in passes of bounded size where a single query allows.
 
     Args:
-        rows: (B, Q) of which record each query is; without it every query is another record.
-
-    Raises:
-        ModelError: two queries of different records reach the module as equal features: nothing that comes out could
-            tell them apart.
-    """
-    flat = queries.query_x.detach().reshape(-1, queries.query_x.shape[-1]).cpu().numpy() + np.float32(0)  # -0 is 0
-    owners: Sequence[object] = range(len(flat)) if rows is None else [row for of in rows for row in of]
-    if len(owners) != len(flat):
-        raise ModelError(f"identity check: {len(owners)} record names for {len(flat)} queries")
-    seen: dict[bytes, object] = {}
-    for owner, values in zip(owners, flat, strict=True):
-        first = seen.setdefault(values.tobytes(), owner)
-        if first != owner:
-            raise ModelError(
-                f"queries {first} and {owner} reach the model as equal features: their identity is erased; freeze the "
-                "encoding on the training context, and remove rows that are duplicates"
-            )
-
-
-def prove_identity(model: TabularModel, n_features: int) -> None:
-    """Prove, on three random rows, that a context of copies of the query does not erase the query.
-
-    Raises:
-        ModelError: different rows get equal answers, as where a network standardises by its context.
-    """
-    rng = np.random.default_rng(0)
-    rows = torch.from_numpy(rng.standard_normal((3, 1, n_features)).astype(np.float32))
-    questions = TabularQueries(rows.expand(3, 2, -1), torch.tensor([0, 1]).expand(3, 2), rows, 2)
-    answers = model.logprobs(questions)[:, 0]
-    if bool((answers - answers[:1]).abs().max() < 1e-7):
-        raise ModelError(
-            f"{model.name}: under a context of copies every query gets the same answer; it cannot be probed"
-        )
-
-
-def chunked_logprobs(model: TabularModel, queries: TabularQueries) -> Tensor:
-    """Log-softmax of a model's logits, in float32, in passes of at most `CELLS` cells where a single query allows.
+        limit: numbers that a pass has at most; `CELLS` unless given. A model whose encoding makes many numbers of a
+            column gives more, or each pass would hold one query.
 
     Returns:
         (B, Q, n_classes) on the CPU.
@@ -285,17 +255,17 @@ def chunked_logprobs(model: TabularModel, queries: TabularQueries) -> Tensor:
     device = next(model.module.parameters()).device
     out = torch.empty(*queries.query_x.shape[:2], queries.n_classes)
     with torch.no_grad():
-        for part, questions, asked in _passes(queries):
+        for part, questions, asked in _passes(queries, CELLS if limit is None else limit):
             tensors = (part.context_x.to(device), part.context_y.to(device), part.query_x.to(device))
             moved = TabularQueries(*tensors, part.n_classes)
             out[questions, asked] = model.logits(moved).float().log_softmax(-1).cpu()
     return out
 
 
-def _passes(queries: TabularQueries) -> Iterator[tuple[TabularQueries, slice, slice]]:
+def _passes(queries: TabularQueries, limit: int) -> Iterator[tuple[TabularQueries, slice, slice]]:
     (n_questions, n_context, n_features), n_queries = queries.context_x.shape, queries.query_x.shape[1]
-    width = min(n_queries, max(1, CELLS // n_features - n_context))  # queries of one question in a pass
-    height = max(1, CELLS // ((n_context + width) * n_features))  # questions in a pass
+    width = min(n_queries, max(1, limit // n_features - n_context))  # queries of one question in a pass
+    height = max(1, limit // ((n_context + width) * n_features))  # questions in a pass
     for i in range(0, n_questions, height):
         for j in range(0, n_queries, width):
             yield queries.part(slice(i, i + height), slice(j, j + width)), slice(i, i + height), slice(j, j + width)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from indelible.errors import MissingExtra, ModelError
 from indelible.models.tabular import RowEncoding, TabularQueries, check_room, chunked_logprobs
-from indelible.models.tabular_saprpt_cells import Embed, embed_texts, fit_cells, network_input
+from indelible.models.tabular_saprpt_cells import CELL, Embed, embed_texts, fit_cells, network_input
 from indelible.models.tabular_store import fingerprint_of, load_weights, read_checkpoint, read_saved
 
 if TYPE_CHECKING:
@@ -35,6 +35,9 @@ NEEDS = (
 )
 MAX_CLASSES = 62
 """Of the 64 outputs, one stands for a label that is asked for and one for all further labels."""
+CELLS = 1 << 14
+"""Cells of a pass at most, each of CELL numbers: of every cell the network keeps vectors of 768 numbers, and each
+column attends over all rows of the pass."""
 NOTES = (
     "the released weights repeat one layer; fine-tuning changes each of its repetitions on its own",
     "sap-rpt is asked past its own preprocessing, which would erase a query among copies",
@@ -87,7 +90,7 @@ class SapRptModel:
 
     def logprobs(self, queries: TabularQueries) -> Tensor:
         """See `TabularModel.logprobs`."""
-        return chunked_logprobs(self, queries)
+        return chunked_logprobs(self, queries, CELLS * CELL)
 
     def clone(self) -> SapRptModel:
         """A copy whose parameters are its own."""

@@ -47,6 +47,7 @@ class TabICLModel:
     layout: Layout
     made: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    stackable: bool = True
 
     @property
     def fingerprint(self) -> str:

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from indelible.errors import MissingExtra, ModelError
-from indelible.models.tabular import RowEncoding, TabularQueries, check_room, chunked_logprobs, prove_identity
+from indelible.models.tabular import RowEncoding, TabularQueries, check_room, chunked_logprobs
+from indelible.models.tabular_identity import prove_identity
 from indelible.models.tabular_store import fingerprint_of, load_weights, read_checkpoint, read_saved
 
 if TYPE_CHECKING:
@@ -165,7 +166,8 @@ def load_tabpfn(source: str, place: str, device: torch.device) -> TabPFNModel:
     model = build_tabpfn(config, source, made)
     load_weights(model.module, state, source)
     model.module.to(device)
-    prove_identity(model, 2 * int(model.config.get("features_per_group", 1)))
+    n_features = 2 * int(model.config.get("features_per_group", 1))
+    prove_identity(model, np.random.default_rng(0).standard_normal((3, n_features)).astype(np.float32))
     return model
 
 

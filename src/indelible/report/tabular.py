@@ -13,6 +13,7 @@ from indelible.report.background import Pairs, command, config, moment, pairs, r
 from indelible.report.canary_view import Table
 from indelible.report.format import Cell, count, decimal, is_number, percent, plain, quantity
 from indelible.report.tables import slug
+from indelible.report.tabular_defences import defence_table, refusal_table
 from indelible.report.tabular_facts import TabularRun, read_tabular
 from indelible.report.view import VerdictView
 from indelible.stats.evaluate import SIGNIFICANCE
@@ -76,21 +77,20 @@ def build(run: TabularRun, file_hashes: Mapping[str, str]) -> TabularView:
     manifest = run.manifest
     shown = [place for table in run.tables if (place := run.reference(table)) is not None]
     others = [place for table in run.tables for place in run.places(table) if place not in shown]
-    randomised = [bool(one.get("randomised")) for one in manifest.get("splits") or [] if not run.is_probe]
     defended = [table for table in run.tables if run.defences(table)]
     return TabularView(
         title=f"Tabular {'probe' if run.is_probe else 'audit'}: {plain(run.name)}",
         identity=_identity(run),
         verdict=_verdict(run),
         summary=_summary(run),
-        labels=wording.RANDOMISED if any(randomised) else wording.TRUE_LABELS,
+        labels=wording.RANDOMISED if run.randomised else wording.TRUE_LABELS,
         level=_level(run),
         grids=[] if run.is_probe else [tables.grid_table(run, table) for table in run.tables],
         suites=[tables.suite_table(run, place) for place in shown],
         more=[tables.suite_table(run, place) for place in others],
         contexts=[tables.context_table(run, place) for place in shown],
         cardinality=tables.cardinality_table(run) if len(run.tables) > 1 else None,
-        defences=[make(run, table) for table in defended for make in (tables.defence_table, tables.refusal_table)],
+        defences=[make(run, table) for table in defended for make in (defence_table, refusal_table)],
         checks=[tables.check_table(run), *([tables.file_table(run)] if run.is_probe else [])],
         notes=_notes(run),
         probes=[(plain(one.get("name")), _probe(one)) for one in manifest.get("probes") or []],
@@ -106,7 +106,7 @@ def build(run: TabularRun, file_hashes: Mapping[str, str]) -> TabularView:
 def _identity(run: TabularRun) -> Pairs:
     manifest = run.manifest
     models = manifest.get("models") or {}
-    rows = [(f"{role.capitalize()} model", plain(entry.get("source"))) for role, entry in models.items() if entry]
+    rows = [(f"{role.capitalize()} model", _model(entry)) for role, entry in models.items() if entry]
     rows += [
         (f"Table {plain(name)}", f"{count(one.get('n_rows'))} rows, {len(one.get('classes') or [])} classes")
         for name, one in (manifest.get("data") or {}).items()
@@ -117,6 +117,15 @@ def _identity(run: TabularRun) -> Pairs:
         ("Created", moment(manifest.get("created"))),
         ("Made by", f"Indelible {quantity(manifest.get('indelible_version'))}, {quantity(manifest.get('kind'))} run"),
     ]
+
+
+def _model(entry: Mapping[str, Any]) -> str:
+    """A model's name; of the one that comes with the package, that the verdict is about it."""
+    source = str(entry.get("source"))
+    if not source.startswith("builtin:"):
+        return plain(source)
+    size = f"{count(entry.get('parameters'))} parameters" if is_number(entry.get("parameters")) else "a small network"
+    return f"{plain(source)}: {size}, for trying out; the verdict is about it, and about no other model (--model)"
 
 
 def _verdict(run: TabularRun) -> VerdictView:
@@ -141,8 +150,8 @@ def _summary(run: TabularRun) -> list[tuple[str, Cell]]:
         beside = f"the largest of so many by chance: about {decimal(chance)}" if is_number(chance) else ""
         found.append((f"Largest AUC, {CHOSEN}", Cell(decimal(grid["max_auc"]), beside)))
         n = int(grid.get("n_above") or 0) + int(grid.get("n_below") or 0)
-        tested = f"of {count(grid.get('n_tested'))}, at {SIGNIFICANCE:g} after Holm"
-        found.append((f"Significant under {CHOSEN}", Cell(count(n), tested)))
+        tested = f"of {count(grid.get('n_tested'))}, over their seeds, at {SIGNIFICANCE:g} after Holm"
+        found.append((f"Cells significant under {CHOSEN}", Cell(count(n), tested)))
         expected = grid.get("n_rule_by_chance")
         chance = f"; about {decimal(expected, 1)} by chance" if is_number(expected) else ""
         by_chance = f"of {count(grid.get('n_ruled'))}{chance}"

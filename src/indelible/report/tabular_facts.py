@@ -65,6 +65,12 @@ class TabularRun:
         return self.manifest.get("kind") == PROBE
 
     @property
+    def randomised(self) -> bool:
+        """Whether the grid was tuned on shuffled labels; the comparison of defences has trainings on both."""
+        resolved = (self.manifest.get("config") or {}).get("resolved") or {}
+        return not self.is_probe and bool(resolved.get("randomise"))
+
+    @property
     def tables(self) -> list[str]:
         """Labels of the tables, in the order of the settings."""
         return list(self.manifest.get("data") or {})

@@ -1,10 +1,9 @@
-"""The tables of a tabular report: the grid, the probes of a cell, defences, label cardinality, what was checked."""
+"""The tables of a tabular report: the grid, the probes of a cell, label cardinality, what was checked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from indelible.attacks.tabular import PROBES
 from indelible.report import tabular_wording as wording
 from indelible.report.canary_tables import Line
 from indelible.report.canary_view import Table
@@ -26,7 +25,7 @@ from indelible.stats.evaluate import SIGNIFICANCE
 from indelible.stats.tabular import CHOSEN, DEPLOYMENT, ERASED, ORDER, POSITIVE, PRIMARY
 
 SUITE = ("suite:mean", "suite:min")
-SHOWN = (*PRIMARY, POSITIVE, DEPLOYMENT)
+SHOWN = (*PRIMARY, "wrong-majority", POSITIVE, DEPLOYMENT)
 """Scores of a cell's table; the erased control and the order of rows stand under what was checked."""
 
 
@@ -82,6 +81,7 @@ def grid_table(run: TabularRun, table: str) -> Table:
             auc_cell(run.row(place, "training", "accuracy"), "percent"),
             auc_cell(run.row(place, POSITIVE, "auc")),
             auc_cell(run.row(place, CHOSEN, "auc")),
+            _over_seeds(run, place),
             rule_cell(run, place, CHOSEN),
             auc_cell(run.row(place, "suite:mean", "auc")),
             auc_cell(run.row(place, DEPLOYMENT, "auc")),
@@ -89,14 +89,25 @@ def grid_table(run: TabularRun, table: str) -> Table:
         ]
         lines.append(Line(plain(place.label), cells))
     head = (
-        "Cell", "Labels fitted", f"AUC, {POSITIVE}", f"AUC, {CHOSEN}", "Paper's rule", "AUC, suite mean",
-        f"AUC, {DEPLOYMENT}", "Each by itself",
+        "Cell", "Labels fitted", f"AUC, {POSITIVE}", f"AUC, {CHOSEN}", "p over seeds (Holm)", "Paper's rule",
+        "AUC, suite mean", f"AUC, {DEPLOYMENT}", "Each by itself",
     )  # fmt: skip
     note = (
         "Labels fitted: accuracy on the query rows under the training context. Each by itself: the word of each seed's "
-        "configuration, by Holm over its own scores alone; the verdict above corrects for the whole grid."
+        "configuration, by Holm over its own scores alone. The verdict above rests on p over seeds: one test a cell, "
+        "corrected for all cells; it asks that all seeds lie on one side of one half."
     )
     return Table(f"{plain(table)}: every cell", head, lines, "no configuration ran", note)
+
+
+def _over_seeds(run: TabularRun, place: Place) -> Cell:
+    """The test that decides: the chosen score over the seeds of a cell, after Holm over all cells."""
+    cells = (run.verdict.get("grid") or {}).get("cells") or []
+    own = next((one for one in cells if place_of(one) == place), None)
+    if own is None or not is_number(own.get("p_holm")):
+        return missing(None if own is None else own.get("reason"))
+    agree = "" if own.get("same_sign") else "; seeds on both sides of one half"
+    return Cell(STYLES["p"](float(own["p_holm"])), f"{STYLES['p'](float(own['p_value']))} before Holm{agree}")
 
 
 def counted(words: Sequence[str]) -> str:
@@ -144,65 +155,10 @@ def context_table(run: TabularRun, place: Place) -> Table:
         if row is not None:
             p_rows = run.by_seed(place, attack, "p_value", part="context")
             lines.append(Line(plain(attack), [auc_cell(row), tally(p_rows, SIGNIFICANCE)]))
-    note = (
-        "Labels of the context are uniform, those of non-members are not: the p-value, with classes held fixed, counts "
-        "here rather than the AUC."
-    )
+    note = "Labels of the context are uniform, those of non-members are not: both numbers compare rows of one class."
     head = ("Score", "AUC, context rows", "p (not corrected)")
     caption = f"Rows of the training context: {plain(place.table)}, {plain(place.label)}"
     return Table(caption, head, lines, "context rows have no scores", note)
-
-
-def defence_table(run: TabularRun, table: str) -> Table:
-    """Leakage and accuracy of every defence, side by side."""
-    lines = []
-    for facts, place in run.defences(table):
-        seeds = list((facts.get("seeds") or {}).values())
-        spent = [float(one["epsilon"]) for one in seeds if is_number(one.get("epsilon"))]
-        epochs = sorted({int(one["epoch"]) for one in seeds if is_number(one.get("epoch"))})
-        details = [plain(facts.get("what"))]
-        details += [f"epsilon spent {decimal(max(spent), 2)}"] if spent else []
-        n_lost = sum(one.get("stopped") == "diverged" for one in seeds)
-        details += [f"diverged in {n_lost} seeds"] if n_lost else []
-        ended = f"after epoch {' to '.join(map(str, dict.fromkeys([epochs[0], epochs[-1]])))}" if epochs else ""
-        refused = run.row(place, "honest", "refused")
-        if refused is not None:
-            details.append(f"honest contexts refused: {metric_cell(refused, 'percent').text}")
-        cells = [
-            Cell("", "; ".join(details)),
-            Cell("", ended),
-            auc_cell(run.row(place, "training", "accuracy"), "percent"),
-            auc_cell(run.row(place, POSITIVE, "auc")),
-            auc_cell(run.row(place, CHOSEN, "auc")),
-            auc_cell(run.row(place, "suite:mean", "auc")),
-            auc_cell(run.row(place, CHOSEN, "auc_true_labels")),
-            auc_cell(run.row(place, DEPLOYMENT, "accuracy"), "percent"),
-        ]
-        lines.append(Line(plain(facts["defence"]), cells))
-    if lines:
-        first = run.defences(table)[0][1]
-        base = auc_cell(run.row(first, DEPLOYMENT, "accuracy", model="base"), "percent")
-        blank = Cell("–")
-        lines.append(Line("base model", [Cell("", "before any tuning"), *[blank] * 6, base]))
-    head = (
-        "Defence", "What", "Ended", "Labels fitted", f"Leakage: {POSITIVE}", f"Leakage: {CHOSEN}",
-        "Leakage: suite mean", f"{CHOSEN}, true labels", "Accuracy, held-out rows",
-    )  # fmt: skip
-    return Table(f"{plain(table)}: defences", head, lines, "no defence ran on this table", wording.DEFENCES)
-
-
-def refusal_table(run: TabularRun, table: str) -> Table:
-    """Which probes' contexts the guard refuses."""
-    lines = []
-    for facts, place in run.defences(table):
-        for name in (*PROBES, "honest") if facts.get("guard") else ():
-            row = run.row(place, name, "refused")
-            if row is not None:
-                said = [str(of.get("method") or "") for _, of in run.by_seed(place, name, "refused")]
-                why = "; ".join(dict.fromkeys(said))
-                lines.append(Line(plain(name), [metric_cell(row, "percent"), Cell("", plain(why) or "answered")]))
-    head = ("Contexts of", "Refused", "Why")
-    return Table(f"{plain(table)}: what the guard refuses", head, lines, "the guard was not tried", wording.GUARD)
 
 
 def cardinality_table(run: TabularRun) -> Table:
@@ -254,8 +210,9 @@ def check_table(run: TabularRun) -> Table:
         "Identity erased: AUC", "Order of label rows",
     )  # fmt: skip
     note = (
-        "Identity erased: the paper's probe with every row's features replaced by a placeholder; it must be at chance "
-        "where classes are equal, and what it shows beside that comes from the classes. Order: the largest change of a "
+        "Identity erased: the paper's probe with every row's features replaced by a placeholder. Rows with equal "
+        "questions get one answer, so where classes are equal it is at chance by construction: it checks that nothing "
+        "but features tells rows apart, and that classes are equal. Order: the largest change of a "
         "log-probability when label rows change places; a model that reads rows as a set gives 0 but for rounding."
     )
     return Table("What was checked", head, lines, "nothing ran", note)

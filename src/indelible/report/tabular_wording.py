@@ -44,7 +44,8 @@ LIMITS = [
         "breaks off, and ours is a reading of it."
     ),
     (
-        "AUC is over rows with the labels they carry. With randomised labels the question is whether a label was "
+        "AUC is over pairs of one class, rows with the labels they carry; rates and the paper's rule are over all "
+        "classes together. With randomised labels the question is whether a label was "
         "seen, which is a worst case: true labels can be predicted, and are harder to tell from memorised ones."
     ),
     (
@@ -58,16 +59,17 @@ LIMITS = [
         "beside it."
     ),
     (
-        "Contexts that carry labels (train-context, fresh-context) are controls. Under the training context a model "
-        "that fitted its labels separates members whether or not its weights would give them away elsewhere."
+        "Contexts that carry labels (train-context, fresh-context; wrong-majority says which label is rare) are "
+        "controls. Under the training context a model that fitted its labels separates members whether or not its "
+        "weights would give them away elsewhere."
     ),
     (
         "Rows of the training context are no members here and are reported apart; nothing is said about rows that "
         "are handed to the model as context when it is used, or that are saved with it."
     ),
     (
-        "Configurations of one table and seed share their rows, and seeds share the table: they are not independent "
-        "evidence, and intervals over records and spreads over seeds are different things."
+        "Configurations of one table and seed share their rows, and are no independent evidence. Seeds draw members "
+        "anew from one table: their tests may be combined, and what comes out is about this table."
     ),
     (
         "Results hold for this model, its encoding and these tables. A larger model, real pretraining or another "
@@ -99,10 +101,11 @@ SUITE = (
     "over records, mean of the seeds' own; beside it the least and the most of the seeds."
 )
 DEFENCES = (
-    "Leakage: AUC with randomised labels, the worst case. Accuracy: on held-out rows under a fresh context, from a "
-    "second training on the true labels of the same rows; with randomised labels there is nothing to be accurate "
-    "about. Early stopping ends where the held-out loss with true labels stops falling, and its leakage is that of "
-    "as many epochs on randomised ones."
+    "Leakage: AUC with shuffled labels, whatever the grid was tuned on, the worst case. Accuracy: on held-out rows "
+    "under a fresh context, from a second training on the true labels of the same rows; with randomised labels there "
+    "is nothing to be accurate about. Early stopping ends where the held-out loss with true labels stops falling, and "
+    "its leakage is that of as many epochs on randomised ones. Under DP-SGD members are the query rows of one "
+    "step, so that every step has every row and nothing is won by sampling: its cost in accuracy is a worst case."
 )
 GUARD = (
     "The guard knows rules, not attacks: whoever pads a context with honest rows until it passes is answered. It is "

@@ -15,6 +15,7 @@ from .evaluate import SIGNIFICANCE
 from .metrics import Metric
 from .paired import Paired, holm, smallest_effect
 from .tabular_rows import (
+    SAME_ANSWER,
     Row,
     Side,
     against_base,
@@ -32,14 +33,14 @@ CHOSEN = "copy"
 """The score that a grid of configurations is judged by, chosen before any was run: the paper's probe as we read it."""
 
 PRIMARY = (
-    CHOSEN, "neutral", "foreign", "noised", "permuted", "copies", "wrong-majority", "suite:mean", "suite:min",
+    CHOSEN, "neutral", "foreign", "noised", "permuted", "copies", "suite:mean", "suite:min",
 )  # fmt: skip
 """Scores that may decide a verdict: calibrated log-probabilities under contexts without information, and the suite."""
 
 POSITIVE, DEPLOYMENT, ERASED, ORDER = "train-context", "fresh-context", "erased", "row-order"
 
-ORDER_MATTERS = 1e-3
-"""Nats by which a model may answer otherwise when label rows change places before the report says so."""
+REPEATED = "copies"
+"""The probe that repeats the context of `CHOSEN`: a model may answer as it does there, which is then no second test."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,11 @@ def evaluate_tabular(
             with groups most of the time goes there.
         n_permutations: for the paper's rule by chance.
 
-    Metrics under model "target": auc, p_value (membership permuted within classes), auc_over_line, tpr@0.01, tpr@0.1,
-    paper_rule; under "base": auc, p_value; of primary names p_holm, auc_minus_base, smallest_auc; `row-order`:
-    largest_difference (nats) from `copy`. Rows of the training context come apart (part "context"), against the same
-    non-members: auc, p_value of primary names and of the two informative controls; labels of the context are uniform,
-    so that only the p-value holds classes fixed. With groups only these names have intervals of rates.
+    Metrics under model "target": auc (pairs of one class), p_value (membership permuted within classes), auc_over_line,
+    tpr@0.01, tpr@0.1, paper_rule; under "base": auc, p_value; of primary names p_holm, auc_minus_base, smallest_auc;
+    `row-order`: largest_difference (nats) from `copy`. Rates and the paper's rule are over all classes together. Rows
+    of the training context come apart (part "context"), against the same non-members: auc, p_value of primary names and
+    of the two informative controls. With groups only these names have intervals of rates.
 
     The verdict has the membership audit's words and rule, over the primary names alone. A detection must exceed the
     base model's own score on the same contexts. Controls, never evidence: train-context (were labels fitted?),
@@ -114,12 +115,23 @@ def evaluate_tabular(
             intervals = side.cohort.weights is None or attack in named
             n_drawn = n_permutations if attack == chosen else 0
             rows += rate_rows(attack, model, column, side, intervals=intervals, n_permutations=n_drawn)
+    again = f"{REPEATED} answers as {chosen} does: it is no second test, nor part of the suite"
+    repeated = [_largest_difference(REPEATED, chosen, columns, side, model) for model in ("target", "base")]
+    found_apart = [row["value"] for row in repeated if row is not None and row["value"] is not None]
+    same = bool(found_apart) and max(found_apart) <= SAME_ANSWER
     evidence = [
         _evidence(
-            name, columns[name, "target"], found[name, "target"], tests[name, "target"], columns, side, blind_reason
+            name,
+            columns[name, "target"],
+            found[name, "target"],
+            tests[name, "target"],
+            columns,
+            side,
+            blind_reason,
+            always=name == chosen,
         )
         for name in primary
-        if (name, "target") in columns
+        if (name, "target") in columns and not (same and name == REPEATED)
     ]
     evidence = _with_holm(evidence, columns, side)
     for e in evidence:
@@ -128,10 +140,12 @@ def evaluate_tabular(
         for (attack, model), column in columns_of(apart, wide, lost).items():
             if model == "target" and attack in named:
                 rows += separation_rows(attack, model, column, apart)
-    difference = _order_row(columns, side)
+    difference = _largest_difference(ORDER, chosen, columns, side)
     rows += [] if difference is None else [difference]
+    if same and (REPEATED, "target") in columns:
+        rows.append(as_row(Metric(REPEATED, "target", "p_holm", None, reason=again), side.part))
     verdict = judge(evidence, _controls(found, tests, columns), SIGNIFICANCE)
-    said = (*verdict.reasons, *_remarks(verdict.controls, difference))
+    said = (*verdict.reasons, *_remarks(verdict.controls, difference), *([again] if same else []))
     return TabularEvaluation(tuple(rows), replace(verdict, reasons=said))
 
 
@@ -141,13 +155,22 @@ def raw_name(attack: str) -> str:
 
 
 def _evidence(
-    attack: str, column: Column, area: Row, p_row: Row, columns: Mapping[ColumnKey, Column], side: Side, blind: str
+    attack: str,
+    column: Column,
+    area: Row,
+    p_row: Row,
+    columns: Mapping[ColumnKey, Column],
+    side: Side,
+    blind: str,
+    *,
+    always: bool,
 ) -> Evidence:
+    """`always`: compare with the base model although the score is not significant here; over seeds it may be."""
     if area["value"] is None:
         return Evidence(attack, unusable=area["reason"])
     minus_base: Paired | str = f"not needed: p is above {SIGNIFICANCE:g}"
-    if p_row["value"] <= SIGNIFICANCE:
-        minus_base = against_base(column, columns.get((raw_name(attack), "base")), side.cohort)
+    if p_row["value"] <= SIGNIFICANCE or always:
+        minus_base = against_base(column, columns.get((raw_name(attack), "base")), side)
     return Evidence(
         attack, None, area["value"], area["low"], area["high"], p_row["value"],
         minus_base=None if isinstance(minus_base, str) else minus_base,
@@ -190,14 +213,16 @@ def _evidence_rows(e: Evidence, column: Column, side: Side) -> list[Row]:
     return [as_row(row, side.part) for row in rows]
 
 
-def _order_row(columns: Mapping[ColumnKey, Column], side: Side) -> Row | None:
-    """Largest difference of log-probabilities between `row-order` and `copy`, over members and non-members."""
-    pair = [columns.get((f"{name}:raw", "target")) for name in (ORDER, CHOSEN)]
+def _largest_difference(
+    name: str, chosen: str, columns: Mapping[ColumnKey, Column], side: Side, model: str = "target"
+) -> Row | None:
+    """Largest difference of log-probabilities between a probe and the chosen one, over members and non-members."""
+    pair = [columns.get((f"{one}:raw", model)) for one in (name, chosen)]
     if pair[0] is None or pair[1] is None:
         return None
     both = pair[0].finite & pair[1].finite
     one, two = side.cohort.sides(both)
-    row = Metric(ORDER, "target", "largest_difference", None, n_members=int(one.sum()), n_nonmembers=int(two.sum()))
+    row = Metric(name, model, "largest_difference", None, n_members=int(one.sum()), n_nonmembers=int(two.sum()))
     if not both.any():
         return as_row(replace(row, reason="no record has both scores"), side.part)
     most = float(np.abs(pair[0].values[both] - pair[1].values[both]).max())
@@ -237,10 +262,8 @@ def _remarks(controls: Mapping[str, Control], difference: Row | None) -> list[st
         said.append(f"positive control {POSITIVE}: AUC {positive.auc:.3f}, p = {positive.p_value:.2g}: {end}")
     if erased.ran and erased.auc is not None and erased.p_value is not None:
         chance = erased.p_value > SIGNIFICANCE
-        end = (
-            "at chance" if chance else "off chance: classes differ between members and non-members, and shift every AUC"
-        )
+        end = "at chance" if chance else "off chance: classes differ between members and non-members, which moves rates"
         said.append(f"null control {ERASED}: AUC {erased.auc:.3f}, p = {erased.p_value:.2g}: {end}")
-    if difference is not None and difference["value"] is not None and difference["value"] > ORDER_MATTERS:
+    if difference is not None and difference["value"] is not None and difference["value"] > SAME_ANSWER:
         said.append(f"the order of label rows moves log-probabilities by up to {difference['value']:.3g} nats")
     return said

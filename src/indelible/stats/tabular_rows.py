@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,23 +12,26 @@ from numpy.typing import NDArray
 
 from indelible.errors import DataError, did_you_mean
 
-from .blind import departure_minus_blind
-from .bootstrap import bootstrap_auc
+from .bootstrap import bootstrap_auc, cluster_weights
 from .cohort import Cohort, Column, ColumnKey, Mask, read_cohort, unusable
 from .intervals import Interval, auc_from_replicates, auc_p_value, delong, tpr_interval
 from .metrics import Metric
-from .paired import Paired
-from .roc import Floats, auc, operating_point
+from .paired import Paired, from_replicates
+from .roc import auc, operating_point
 from .tabular_strata import PAPER_FPRS, ByChance, Strata, by_chance, meets_rule, strata_of, stratified_p
+from .tabular_within import POOLED, WITHIN, n_pairs, within_auc, within_replicates
 
 Row = dict[str, Any]
 """A `Metric` as JSON, and: `part`, whose rows stand as members ("members" or "context"); `null_rate`, share of
 permutations of membership that meet the paper's rule; `null_sd`, standard deviation of the AUC over them."""
 
+SAME_ANSWER = 1e-3
+"""Nats by which two contexts' answers may differ and still be one: rounding is far below that."""
+
 PARTS = ("member", "nonmember", "context")
 RULE = (
-    "AUC > 0.5 and TPR > 0.1 at 1% or at 10% FPR (the paper's own rule); at 10% FPR a TPR of 0.1 is the chance line, "
-    "so that scores that know nothing meet the rule again and again"
+    "AUC > 0.5 and TPR > 0.1 at 1% or at 10% FPR, over all classes together (the paper's own rule); at 10% FPR a TPR "
+    "of 0.1 is the chance line, so that scores that know nothing meet the rule again and again"
 )
 
 
@@ -122,8 +124,21 @@ def _blank(attack: str, model: str, column: Column, side: Side) -> Metric:
     return Metric(attack, model, "auc", None, n_members=int(one.sum()), n_nonmembers=int(two.sum()))
 
 
-def auc_interval(column: Column, cohort: Cohort) -> tuple[float, Interval]:
-    """AUC and its interval: DeLong, or by bootstrap of groups; for a usable column."""
+def auc_within(column: Column, side: Side) -> tuple[float, Interval]:
+    """The AUC within classes and its interval: DeLong by class, or by bootstrap of groups; for a usable column."""
+    mask, cohort = column.finite, side.cohort
+    own = (column.values[mask], cohort.member[mask], side.labels[mask])
+    area, ends = within_auc(*own, cohort.level)
+    if cohort.weights is None:
+        return area, ends
+    drawn = within_replicates(*own, cohort.weights[:, mask])
+    one, two = cohort.sides(mask)
+    made = auc_from_replicates(area, drawn[np.isfinite(drawn)], min(cohort.units(one), cohort.units(two)), cohort.level)
+    return area, replace(made, method=f"{made.method}, {WITHIN}")
+
+
+def auc_pooled(column: Column, cohort: Cohort) -> tuple[float, Interval]:
+    """AUC over all classes together and its interval: DeLong, or by bootstrap of groups; for a usable column."""
     one, two = cohort.sides(column.finite)
     members, others = column.values[one], column.values[two]
     if cohort.weights is None:
@@ -134,17 +149,19 @@ def auc_interval(column: Column, cohort: Cohort) -> tuple[float, Interval]:
 
 
 def separation_rows(attack: str, model: str, column: Column, side: Side, *, within_classes: bool = True) -> list[Row]:
-    """AUC with its interval, and the p-value of the permutation test within classes (`stratified_p`).
+    """AUC within classes with its interval, and the p-value of the permutation test within classes (`stratified_p`).
 
-    within_classes: False for the erased control, whose scores differ between classes alone: its test permutes over
-    all records (`auc_p_value`).
+    within_classes: False for the erased control, whose scores differ between classes alone: its AUC is over all
+    classes together, and its test permutes over all records (`auc_p_value`).
     """
     base = _blank(attack, model, column, side)
     cohort, mask = side.cohort, column.finite
     why = unusable(column, cohort)
+    if why is None and within_classes and not n_pairs(cohort.member[mask], side.labels[mask]):
+        why = "no class has a member and a non-member with a score"
     if why is not None:
         return [as_row(replace(base, metric=name, reason=why), side.part) for name in ("auc", "p_value")]
-    area, ends = auc_interval(column, cohort)
+    area, ends = auc_within(column, side) if within_classes else auc_pooled(column, cohort)
     row = replace(base, value=area, low=ends.low, high=ends.high, level=ends.level, method=ends.method)
     if within_classes:
         p_value, test = stratified_p(column.values[mask], side.strata(mask), cohort.groups_of(mask), seed=cohort.seed)
@@ -179,7 +196,7 @@ def line_row(row: Row, n_choices: int, randomised: bool) -> Row:
 def rate_rows(
     attack: str, model: str, column: Column, side: Side, *, intervals: bool = True, n_permutations: int = 0
 ) -> list[Row]:
-    """TPR at 1% and at 10% FPR with the realised FPR, and the paper's rule (1 met, 0 not).
+    """TPR at 1% and at 10% FPR with the realised FPR, and the paper's rule (1 met, 0 not), over all classes together.
 
     intervals: with those of the rates. n_permutations: how many to find out how often scores that know nothing meet the
     rule; 0 for none.
@@ -199,14 +216,14 @@ def rate_rows(
         point = operating_point(members, others, fpr, groups_n)
         row = replace(
             base, metric=name, value=point.tpr, realised_fpr=point.realised_fpr, fpr_upper=point.fpr_upper,
-            threshold=point.threshold, reason=point.reason,
+            threshold=point.threshold, reason=point.reason, method=POOLED,
         )  # fmt: skip
         if intervals:
             ends = tpr_interval(point, members, others, groups_m, groups_n, level=cohort.level, weights=weights)
         else:
             ends = None
         if ends is not None:
-            row = replace(row, low=ends.low, high=ends.high, level=ends.level, method=ends.method)
+            row = replace(row, low=ends.low, high=ends.high, level=ends.level, method=f"{ends.method}, {POOLED}")
         rows.append(as_row(row, side.part))
         rates += [] if point.tpr is None else [np.asarray(point.tpr)]
     rule = replace(base, metric="paper_rule", method=RULE)
@@ -222,29 +239,51 @@ def rate_rows(
     return [*rows, as_row(replace(rule, value=float(met)), side.part, chance)]
 
 
-def against_base(column: Column, base: Column | None, cohort: Cohort) -> Paired | str:
-    """How much further the AUC lies from one half than the base model's on the same context, or why it is not known.
+def against_base(column: Column, base: Column | None, side: Side) -> Paired | str:
+    """How much further the AUC within classes lies from one half than the base model's on the same context, or why it
+    is not known.
 
     The base's own score has seen no member, whichever side of one half it falls on: it is counted on the audited
-    model's side (`auc_b`), and the difference is AUC minus that. Paired bootstrap of `departure_minus_blind`.
+    model's side (`auc_b`), and the difference is AUC minus that.
     """
     if base is None:
         return "no base model was given"
-    mask = column.finite & base.finite
+    mask, cohort = column.finite & base.finite, side.cohort
     one, two = cohort.sides(mask)
-    if min(cohort.units(one), cohort.units(two)) < 2:
+    if min(cohort.units(one), cohort.units(two)) < 2 or not n_pairs(cohort.member[mask], side.labels[mask]):
         return "fewer than 2 members or non-members have both scores"
     if np.ptp(base.values[mask]) == 0:
         return "its score on the base model is the same for every record, which controls for nothing"
-    side = 1 if auc(column.values[one], column.values[two]) >= 0.5 else -1
-    turned: Floats = base.values[mask] * (1 if auc(base.values[one], base.values[two]) >= 0.5 else -1)
-    groups: Sequence[str] = [g for g, keep in zip(cohort.groups, mask, strict=True) if keep]
-    found = departure_minus_blind(
-        column.values[mask], turned, [0] * int(mask.sum()), cohort.member[mask], groups, direction=side,
-        level=cohort.level, n_bootstrap=cohort.n_bootstrap, seed=cohort.seed,
-    )  # fmt: skip
-    low, high = sorted((side * found.interval.low, side * found.interval.high))
-    method = f"{found.interval.method}, the base on the same side of 0.5"
-    on_side = 0.5 + side * (found.auc_b - 0.5)
-    ends = Interval(low, high, found.interval.level, method)
-    return Paired(found.auc_a, on_side, side * found.difference, ends, found.p_value)
+    found = departure_minus(column, base, side, either_side=True)
+    up = 1 if found.auc_a >= 0.5 else -1
+    low, high = sorted((up * found.interval.low, up * found.interval.high))
+    ends = Interval(low, high, found.interval.level, f"{found.interval.method}, the base on the same side of 0.5")
+    return Paired(found.auc_a, 0.5 + up * (found.auc_b - 0.5), up * found.difference, ends, found.p_value)
+
+
+def departure_minus(column: Column, control: Column, side: Side, *, either_side: bool) -> Paired:
+    """How much further the AUC within classes lies from one half than a control's, on the records that have both.
+
+    |A - 1/2| - max(B - 1/2, 0), A and B within classes. Records (or groups) are drawn with replacement within side and
+    class (groups: within side), the same for both, `n_bootstrap` times; percentiles. The direction is A's own.
+
+    Args:
+        either_side: a control below one half counts as much as one above; else it counts as chance.
+    """
+    mask, cohort = column.finite & control.finite, side.cohort
+    member, labels = cohort.member[mask], side.labels[mask]
+    weights = cohort.weights
+    if weights is None:
+        ids = [name for name, keep in zip(cohort.ids, mask, strict=True) if keep]
+        rng = np.random.default_rng([cohort.seed, 2])
+        drawn = cluster_weights(ids, (2 * labels + member).tolist(), cohort.n_bootstrap, rng)
+    else:
+        drawn = weights[:, mask]
+    area, of_control = (within_auc(c.values[mask], member, labels, cohort.level)[0] for c in (column, control))
+    up, turned = (1 if area >= 0.5 else -1), (-1 if either_side and of_control < 0.5 else 1)
+    a, b = (within_replicates(c.values[mask], member, labels, drawn) for c in (column, control))
+    gap = up * (a - 0.5) - np.maximum(turned * (b - 0.5), 0.0)
+    beside = 0.5 + max(turned * (of_control - 0.5), 0.0)
+    made = from_replicates(0.5 + up * (area - 0.5), beside, gap[np.isfinite(gap)], cohort.level)
+    ends = replace(made.interval, method=f"bootstrap {WITHIN}, paired")
+    return Paired(area, beside, made.difference, ends, made.p_value)

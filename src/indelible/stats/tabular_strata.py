@@ -17,6 +17,7 @@ from scipy import stats
 from .bootstrap import Weights, bootstrap_auc, bootstrap_tpr, side_units
 from .intervals import auc_p_value
 from .roc import Floats, finite_scores
+from .tabular_within import aucs_of, class_ranks
 
 PAPER_FPRS = (0.01, 0.1)
 PAPER_TPR = 0.1
@@ -36,12 +37,14 @@ class Strata:
         unit: (n,) the unit of each record: itself, or its group's records on one side.
         is_member: (n_units,) the side each unit is on. stratum: (n_units,) units of one stratum are exchangeable.
         by_class: strata are exact in the classes (units of one stratum hold the same labels); otherwise there is one.
+        label: (n,) class of each record.
     """
 
     unit: NDArray[np.int64]
     is_member: NDArray[np.bool_]
     stratum: NDArray[np.int64]
     by_class: bool
+    label: NDArray[np.int64]
 
 
 def strata_of(member: ArrayLike, labels: ArrayLike, groups: Sequence[str] | None = None) -> Strata:
@@ -53,16 +56,18 @@ def strata_of(member: ArrayLike, labels: ArrayLike, groups: Sequence[str] | None
     """
     sides, codes = np.asarray(member, bool), np.asarray(labels, np.int64)
     if groups is None:
-        return Strata(np.arange(sides.size), sides, np.unique(codes, return_inverse=True)[1].astype(np.int64), True)
+        return Strata(
+            np.arange(sides.size), sides, np.unique(codes, return_inverse=True)[1].astype(np.int64), True, codes
+        )
     unit, is_member = side_units(groups, sides)
     classes, place = np.unique(codes, return_inverse=True)
     held = np.zeros((is_member.size, classes.size), np.int64)
     np.add.at(held, (unit, place), 1)
     stratum = np.unique(held, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    strata = Strata(unit, is_member, stratum, True)
+    strata = Strata(unit, is_member, stratum, True, codes)
     if _free_members(strata) * 2 >= is_member.sum():
         return strata
-    return Strata(unit, is_member, np.zeros(is_member.size, np.int64), False)
+    return Strata(unit, is_member, np.zeros(is_member.size, np.int64), False, codes)
 
 
 def _free_members(strata: Strata) -> int:
@@ -90,12 +95,12 @@ def stratified_p(
 ) -> tuple[float, str]:
     """Two-sided p-value of "members rank as others of their class do", and the test's name.
 
-    The statistic is the members' sum of ranks, over all classes together, as in the AUC. Membership is permuted within
-    strata, so its mean is sum over strata of m_s mean_s and its variance sum of m_s (N_s - m_s) / (N_s - 1) var_s, m_s
-    of N_s units being members and mean_s, var_s those of the units' rank sums; normal, with the Mann-Whitney test's
-    continuity correction, which makes the two equal with one stratum. Below 10 units on a side: 9,999 permutations, p =
-    (1 + hits) / 10,000 (Phipson and Smyth 2010). Nothing that could move a rank: p = 1. Without class strata:
-    `auc_p_value` over `groups`.
+    The statistic is the members' sum of ranks within their classes, as in the AUC within classes. Membership is
+    permuted within strata, so its mean is sum over strata of m_s mean_s, its variance sum of m_s (N_s - m_s) / (N_s -
+    1) var_s, m_s of N_s units being members and mean_s, var_s those of the units' rank sums; normal, with the
+    Mann-Whitney test's continuity correction, which makes the two equal with one stratum. Below 10 units on a side:
+    9,999 permutations, p = (1 + hits) / 10,000 (Phipson and Smyth 2010). Nothing that could move a rank: p = 1.
+    Without class strata: `auc_p_value` over `groups`, of ranks within classes as shares of the class.
     """
     values = finite_scores(scores, "scores")
     of_member = strata.is_member[strata.unit]
@@ -103,9 +108,10 @@ def stratified_p(
         if groups is None:
             raise ValueError("without class strata, groups are needed")
         inside, outside = ([g for g, k in zip(groups, side, strict=True) if k] for side in (of_member, ~of_member))
-        p_value, test = auc_p_value(values[of_member], values[~of_member], inside, outside, seed=seed)
+        share = (class_ranks(values, strata.label) - 0.5) / np.bincount(strata.label)[strata.label]
+        p_value, test = auc_p_value(share[of_member], share[~of_member], inside, outside, seed=seed)
         return p_value, f"{test}; no two groups hold the same classes often enough to permute within classes"
-    ranks = stats.rankdata(values)
+    ranks = class_ranks(values, strata.label)
     sums = np.bincount(strata.unit, weights=ranks)
     size = np.bincount(strata.stratum).astype(np.float64)
     m = np.bincount(strata.stratum, weights=strata.is_member)
@@ -126,7 +132,8 @@ def stratified_p(
 
 @dataclass(frozen=True)
 class ByChance:
-    """What permutations of membership give: how often the paper's rule is met, mean and deviation of the AUC."""
+    """What permutations of membership give: how often the paper's rule is met, mean and deviation of the AUC within
+    classes."""
 
     rule_rate: float
     auc_mean: float
@@ -135,15 +142,19 @@ class ByChance:
 
 
 def by_chance(scores: ArrayLike, strata: Strata, n_permutations: int, *, seed: int = 0) -> ByChance:
-    """How often scores (n,) that know nothing of membership meet the paper's rule, by permutation within strata."""
+    """How often scores (n,) that know nothing of membership meet the paper's rule, by permutation within strata. The
+    rule's own AUC and rates are over all classes together; mean and deviation are those of the AUC within classes."""
     values = finite_scores(scores, "scores")
-    members: Weights = permuted(strata, n_permutations, _rng(seed, "paper's rule")).astype(np.int32)
+    drawn = permuted(strata, n_permutations, _rng(seed, "paper's rule"))
+    members: Weights = drawn.astype(np.int32)
     others: Weights = 1 - members
     areas = bootstrap_auc(values, values, members, others)
     n_others = int((~strata.is_member)[strata.unit].sum())
     rates = [bootstrap_tpr(values, values, members, others, fpr) for fpr in PAPER_FPRS if fpr * n_others >= 1.0 - 1e-9]
     met = meets_rule(areas, rates)
-    return ByChance(float(met.mean()), float(areas.mean()), float(areas.std()), n_permutations)
+    own = aucs_of(class_ranks(values, strata.label), strata.label, drawn)
+    own = own[np.isfinite(own)] if np.isfinite(own).any() else np.array([0.5])
+    return ByChance(float(met.mean()), float(own.mean()), float(own.std()), n_permutations)
 
 
 def meets_rule(areas: Floats, rates: Sequence[Floats]) -> NDArray[np.bool_]:

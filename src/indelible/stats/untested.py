@@ -18,6 +18,12 @@ _PROBES = {
     "plain": "new codes in the clear",
 }
 
+_ON_SCREENS = {
+    "substituted": "copying of a replaced code against recall",
+    "visible": "the own code in the clear",
+    "absent": "recall without the pane that held the code",
+}
+
 _RECORDS = (
     "natural records: canaries are made-up codes in a fixed place, and no rate here carries over to other rows; other "
     "prompts, sampling or search may bring out what greedy decoding under these probes did not"
@@ -54,8 +60,10 @@ def not_tested(
     ]
     focal = frame[(frame["model"] == "target") & (frame["role"] == "focal")]
     probes = set(focal["probe"].unique())
+    on_screens = "task" in focal and (focal["task"] == "screens").any()
+    asked_for = _PROBES | (_ON_SCREENS if on_screens else {})
     made += [
-        ("probe", f"{what}: the probe '{name}' was not asked") for name, what in _PROBES.items() if name not in probes
+        ("probe", f"{what}: the probe '{name}' was not asked") for name, what in asked_for.items() if name not in probes
     ]
     if "substituted" in probes and not focal["supplied_exposure_bits"].notna().any():
         made.append(("probe", "copying of another canary's cue: no cue of this run shows a code"))

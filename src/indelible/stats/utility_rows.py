@@ -14,7 +14,8 @@ _CONTROLS = {"base": "the base model was not asked", "clean": "no training witho
 
 
 def utility_rows(utility: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """accuracy (share) and heldout_loss (nats a token) of every entry of utility.json, and for the target models
+    """accuracy (share), heldout_loss (nats a token) and parse_rate (share, where replies are parsed) of every entry of
+    utility.json, and for the target models
     accuracy_minus_base, heldout_loss_minus_base and the same with clean; then all of them over the seeds.
 
     Over seeds: the mean, with the lowest and highest seed as `low` and `high` and no level. role is "all", the places
@@ -52,12 +53,13 @@ def _entry(entry: Mapping[str, Any], utility: Sequence[Mapping[str, Any]]) -> li
     base |= {"model": str(entry["model"]), "role": "all"} | dict.fromkeys(axes) | {"n": int(entry["n"])}
     blank = {"low": None, "high": None, "level": None, "method": None, "reason": None}
     rows = []
-    for name in _NAMES:
+    for name in (*_NAMES, "parse_rate") if "parse_rate" in entry else _NAMES:  # of grounding
         value = json_number(entry.get(name))
         why = None if value is not None else entry.get("reason") or "not measured"
         row = base | blank | {"metric": name, "value": value, "reason": why}
-        if name == "accuracy" and value is not None:
-            row |= {"low": entry.get("accuracy_low"), "high": entry.get("accuracy_high"), "method": "on held-out rows"}
+        if name != "heldout_loss" and value is not None:
+            ends = {"low": entry.get(f"{name}_low"), "high": entry.get(f"{name}_high")}
+            row |= ends | {"method": "on held-out rows"}
         rows.append(row)
         if entry["model"] != "target":
             continue

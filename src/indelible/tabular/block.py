@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from indelible.tabular.plan import Block
-from indelible.tabular.tables import World
+from indelible.tabular.worlds import World
 
 if TYPE_CHECKING:
     from indelible.models.tabular import TabularModel

@@ -59,13 +59,32 @@ class TableOptions(Settings):
         return self.name or Path(self.source).stem
 
 
+def _apart(values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+    """At least one value, and no two that a name would not tell apart: configurations are named by six digits."""
+    if values is not None and not values:
+        raise ValueError("at least one")
+    names: dict[str, Any] = {}
+    for value in values or ():
+        name = short(value) if isinstance(value, float) else str(value)
+        if name in names:
+            both = "" if names[name] == value else f": {names[name]!r} and {value!r} are both called {name}"
+            raise ValueError(f"one of them stands there twice{both}")
+        names[name] = value
+    return values
+
+
+def short(number: float) -> str:
+    """A number in a configuration's name: 0.1, 0.001, 1e-05."""
+    return f"{number:g}"
+
+
 class DefenceOptions(Settings):
-    """The comparison of defences: one training that leaks most, and the same one with each defence.
+    """The comparison of defences: one training whose settings are fixed, and the same one with each defence.
 
     Every defence is trained twice, on randomised labels for what it leaks and on true ones for what it is worth; with
     the labels randomised there is nothing to be accurate about. `queries`: None takes the smallest of the run, and
-    `large_queries` the largest that the table holds. `patience` is in probes of the held-out loss, which early stopping
-    looks at `looks` times. `epsilons`: one private training each.
+    `large_queries` the largest of the run, or of those up to 512 that leave enough non-members. `patience` is in probes
+    of the held-out loss, which early stopping looks at `looks` times. `epsilons`: one private training each.
     """
 
     learning_rate: float = Field(default=1e-3, gt=0)
@@ -76,6 +95,11 @@ class DefenceOptions(Settings):
     looks: int = Field(default=20, ge=2)
     epsilons: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = (8.0,)
     dp_clip: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+
+    @field_validator("epsilons")
+    @classmethod
+    def _once(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        return _apart(value) or ()
 
     @model_validator(mode="after")
     def _lower(self) -> DefenceOptions:
@@ -134,11 +158,7 @@ class TabularRunConfig(Statistics):
     @field_validator("learning_rates", "queries", "profiles")
     @classmethod
     def _once(cls, value: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
-        if value is not None and not value:
-            raise ValueError("at least one")
-        if value is not None and len(set(value)) < len(value):
-            raise ValueError("one of them stands there twice")
-        return value
+        return _apart(value)
 
     @model_validator(mode="after")
     def _fits(self) -> TabularRunConfig:
@@ -205,6 +225,12 @@ def _with_data(config: TabularRunConfig, data: str) -> TabularRunConfig:
     """Paths that begin with `data/` begin with the folder instead."""
     if not Path(data).is_dir():
         raise ConfigError(f"--data {data}: no such folder")
+    inside = {parts[1] for table in config.tables if len(parts := Path(table.source).parts) > 1 and parts[0] == _DATA}
+    if (name := Path(data).name) in inside and not (Path(data) / name).exists():
+        raise ConfigError(
+            f"--data {data} comes in place of {_DATA}/, and sources begin with {_DATA}/{name}/: give the folder that "
+            f"holds {name}/"
+        )
 
     def moved(source: str) -> str:
         first, *rest = Path(source).parts

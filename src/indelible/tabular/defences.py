@@ -1,7 +1,7 @@
 """Defences beside each other: what each leaves of the leakage, and what it costs in accuracy.
 
-A training that leaks most is compared with the same one under each defence, and with a server that refuses contexts no
-honest user would send. Leakage is measured on randomised labels, as in the grid. Accuracy cannot be: of randomised
+One training, fixed beforehand, is compared with the same one under each defence, and with a server that refuses
+contexts no honest user would send. Leakage is measured on randomised labels. Accuracy cannot be: of randomised
 labels nothing can be predicted. Each defence is therefore trained a second time on the true labels of the same rows,
 and answers about held-out rows whose true labels are known.
 """
@@ -20,7 +20,7 @@ from indelible.attacks.tabular import PROBES
 from indelible.stats.tabular_rows import Row, columns_of, read_scores, read_side, separation_rows
 from indelible.tabular.config import Statistics
 from indelible.tabular.evaluate import records_of, scores_of
-from indelible.tabular.tables import World
+from indelible.tabular.worlds import World
 from indelible.training.budget import stream
 
 if TYPE_CHECKING:

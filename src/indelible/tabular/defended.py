@@ -23,7 +23,7 @@ from indelible.tabular.defences import (
 )
 from indelible.tabular.evaluate import placed, seeds_together, training_rows
 from indelible.tabular.plan import EARLY, NO_DEFENCE, Block, Defence, Plan, defence_blocks, defences_of
-from indelible.tabular.tables import World
+from indelible.tabular.worlds import World
 
 if TYPE_CHECKING:
     from indelible.tabular.folder import Work
@@ -165,6 +165,10 @@ def _note(
     entry = facts.setdefault(
         (table, one.name), {"table": table, "defence": one.name, "what": one.what, "seeds": {}}
     )  # fmt: skip
+    if one.setting.epsilon is not None and "private" not in entry:
+        from indelible.training.tabular_private import private_facts
+
+        entry["private"] = private_facts(one.setting, one.setting.n_queries)  # members are the query rows of one step
     known = worst["epsilon"] is not None and np.isfinite(worst["epsilon"])
     entry["seeds"][str(seed)] = {
         "epoch": worst["epoch"],

@@ -15,10 +15,10 @@ from indelible.stats.paired import Paired, smallest_effect
 from indelible.stats.tabular import CHOSEN, ERASED, POSITIVE, TabularEvaluation, evaluate_tabular
 from indelible.stats.tabular_grid import GridSummary, grid_summary, over_seeds
 from indelible.stats.tabular_rows import Row, columns_of, read_scores, read_side, separation_rows
-from indelible.stats.verdict import Control, Evidence, Verdict, judge
+from indelible.stats.verdict import WORDS, Control, Evidence, Verdict, Word, judge
 from indelible.tabular.block import CURVE
 from indelible.tabular.config import Statistics
-from indelible.tabular.tables import World
+from indelible.tabular.worlds import World
 
 _OPTIONAL = (
     "low", "high", "level", "method", "realised_fpr", "fpr_upper", "threshold", "reason", "null_rate", "null_sd",
@@ -132,68 +132,83 @@ def seeds_together(by_seed: Mapping[int, Sequence[Row]], cell: Mapping[str, Any]
     return placed(over_seeds(by_seed), {**cell, "config_id": None}, None, None)
 
 
-def judged(configurations: Sequence[Evaluated]) -> tuple[Verdict, GridSummary]:
-    """The verdict over a grid: by the score chosen before any was run, Holm over all its configurations.
+CELL = ("table", "profile", "n_queries", "learning_rate")
+"""What the seeds of one cell have in common."""
 
-    A configuration that is significant must also exceed the base model's own score, as in its own verdict. The words of
-    single configurations, which Holm corrects over their own scores alone, stand beside it.
+
+def cell_name(place: Mapping[str, Any]) -> str:
+    """For a person: `t, Q 50, rate 0.001`."""
+    profile = "" if place["profile"] == "controlled" else f", {place['profile']}"
+    return f"{place['table']}, Q {place['n_queries']}, rate {place['learning_rate']:g}{profile}"
+
+
+def judged(configurations: Sequence[Evaluated]) -> tuple[Verdict, GridSummary]:
+    """The verdict over a grid: by the score chosen before any was run, one test a cell over its seeds, Holm over cells.
+
+    A cell that is significant must also exceed the base model's own score, as in a configuration's own verdict, and
+    all its seeds must lie on one side of one half; else it is "not attributable". The words of single configurations,
+    which Holm corrects over their own scores alone, stand beside it.
     """
     rows = [row for one in configurations for row in one.rows if row["attack"] == CHOSEN]
-    summary = grid_summary(rows, by=("config_id",))
-    adjusted = {line["config_id"]: line["p_holm"] for line in summary.configurations}
-    evidence = []
-    for one in configurations:
-        own = {row["metric"]: row for row in one.rows if _is_chosen(row)}
-        smallest = smallest_effect(*one.units, SIGNIFICANCE, n_tests=max(1, summary.n_tested))
-        made = evidence_of(one.config_id, own, adjusted[one.config_id], smallest)
-        evidence.append(replace(made, blind_reason="membership was drawn at random from one table"))
+    summary = grid_summary(rows, by=("config_id",), cell=CELL)
+    units = {cell_name(one.place): one.units for one in configurations}
+    evidence, split = [], {}
+    for cell in summary.cells:
+        name = cell_name(cell)
+        evidence.append(_cell_evidence(name, cell, units[name], max(1, summary.n_tested)))
+        if cell["same_sign"] is False:
+            split[name] = f"seeds lie on both sides of one half: {cell['seed_low']:.3f} to {cell['seed_high']:.3f}"
     verdict = judge(evidence, _controls(configurations), SIGNIFICANCE)
+    words = dict(verdict.attacks)
+    for name, why in split.items():
+        word: Word = "not attributable" if words[name].word == "detected" else words[name].word
+        words[name] = replace(words[name], word=word, reasons=(*words[name].reasons, why))
+    overall = next(word for word in WORDS if any(own.word == word for own in words.values()))
     rule = (
-        f"One score decides, {CHOSEN}, chosen before any configuration was run; p-values after Holm over the "
-        f"{summary.n_tested} configurations of the grid that could be tested. "
-        + verdict.rule.replace("any attack", "any configuration")
+        f"One score decides, {CHOSEN}, chosen before any configuration was run; one test a cell, over its seeds "
+        f"(Stouffer), p-values after Holm over the {summary.n_tested} cells of the grid that could be tested; a cell "
+        "whose seeds lie on both sides of one half is not detected. " + verdict.rule.replace("any attack", "any cell")
     )
-    return replace(verdict, rule=rule, reasons=(*_counted(verdict), *_remarks(configurations, summary))), summary
+    verdict = replace(verdict, word=overall, attacks=words, rule=rule)
+    return replace(verdict, reasons=(*_counted(verdict), *_remarks(configurations, summary))), summary
 
 
-def _is_chosen(row: Row) -> bool:
-    return (row["attack"], row["model"], row.get("part", "members")) == (CHOSEN, "target", "members")
-
-
-def evidence_of(name: str, rows: Mapping[str, Row], p_holm: float | None, smallest_auc: float | None) -> Evidence:
-    """What a verdict needs to know of one score, from its rows by metric.
-
-    Args:
-        name: under which it is judged.
-    """
-    area, minus = rows["auc"], rows.get("auc_minus_base") or {}
-    if area["value"] is None or p_holm is None:
-        return Evidence(name, unusable=area.get("reason") or "no test was possible")
-    paired = None
-    if minus.get("value") is not None:
-        ends = Interval(minus["low"], minus["high"], minus["level"], minus["method"])
-        paired = Paired(area["value"], area["value"] - minus["value"], minus["value"], ends, None)
+def _cell_evidence(name: str, cell: Mapping[str, Any], units: tuple[int, int], n_tests: int) -> Evidence:
+    """What a verdict needs to know of a cell. Over S seeds an AUC varies as over S times the units."""
+    if cell["p_holm"] is None:
+        return Evidence(name, unusable=cell["reason"] or "no test was possible")
+    one, two = (n * cell["n_seeds"] for n in units)
+    minus = None
+    if cell["minus_base"] is not None:
+        ends = Interval(cell["minus_base_low"], cell["minus_base_high"], cell["level"], "seeds' intervals together")
+        minus = Paired(cell["auc"], cell["auc"] - cell["minus_base"], cell["minus_base"], ends, None)
+    seeds = f"{cell['n_seeds']} of {cell['n_given']} seeds" if cell["n_seeds"] < cell["n_given"] else ""
     return Evidence(
-        name, None, area["value"], area.get("low"), area.get("high"), rows["p_value"]["value"], p_holm=p_holm,
-        minus_base=paired, base_reason=minus.get("reason") or "no score on the base model", smallest_auc=smallest_auc,
+        name, None, cell["auc"], None, None, cell["p_value"], p_holm=cell["p_holm"], minus_base=minus,
+        base_reason=cell["reason"] or "no score on the base model",
+        blind_reason="membership was drawn at random from one table",
+        smallest_auc=smallest_effect(one, two, SIGNIFICANCE, n_tests=n_tests),
+        notes=(f"judged by {seeds}: {cell['reason']}",) if seeds else (),
     )  # fmt: skip
 
 
 def _counted(verdict: Verdict) -> list[str]:
-    """How many configurations came to which word, with their names where they are few."""
+    """How many cells came to which word, with their names where they are few."""
     found: dict[str, list[str]] = {}
     for name, own in verdict.attacks.items():
         found.setdefault(own.word, []).append(name)
     said = [
-        f"{word}: {len(names)} of {len(verdict.attacks)} configurations"
-        + (f" ({', '.join(names)})" if word != "not detected" and len(names) <= 6 else "")
+        f"{word}: {len(names)} of {len(verdict.attacks)} cells"
+        + (f" ({'; '.join(names)})" if word != "not detected" and len(names) <= 6 else "")
         for word, names in found.items()
     ]
     shown = [own.smallest_auc for own in verdict.attacks.values() if own.smallest_auc is not None]
     if verdict.word == "not detected" and shown:
+        least, most = f"{min(shown):.3f}", f"{max(shown):.3f}"
+        reach = least if least == most else f"{least} to {most}, by the cell"
         said.append(
-            f"the smallest AUC a configuration would have shown with 80% power is {min(shown):.3f}; weaker leakage is "
-            "not excluded"
+            f"the smallest AUC over its seeds that a cell would have shown with 80% power is {reach}; weaker leakage "
+            "is not excluded"
         )
     if verdict.word == "not evaluable":
         said += list(dict.fromkeys(reason for own in verdict.attacks.values() for reason in own.reasons))[:6]
@@ -221,9 +236,15 @@ def _remarks(configurations: Sequence[Evaluated], summary: GridSummary) -> list[
         )
     if summary.max_auc is not None and summary.max_auc_by_chance is not None:
         said.append(
-            f"the largest AUC under {CHOSEN} is {summary.max_auc:.3f}; the largest of so many would be about "
-            f"{summary.max_auc_by_chance:.3f} by chance"
+            f"the largest AUC of a configuration under {CHOSEN} is {summary.max_auc:.3f}; the largest of so many would "
+            f"be about {summary.max_auc_by_chance:.3f} by chance"
         )
+    for name in dict.fromkeys(name for one in configurations for name in one.verdict.controls):
+        lost = [c for one in configurations if (c := one.verdict.controls.get(name)) is not None and not c.ran]
+        if lost:
+            said.append(
+                f"control {name} could not run in {len(lost)} of {len(configurations)} configurations: {lost[0].reason}"
+            )
     own = [one for one in configurations if one.verdict.word == "detected"]
     said.append(
         f"judged each by itself, over its own scores, {len(own)} of {len(configurations)} are “detected”; "

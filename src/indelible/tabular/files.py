@@ -49,11 +49,14 @@ def read_given(config: TabularProbeConfig, max_classes: int) -> Given:
         UserError: one line: unreadable, other columns in one file than in another, or a file of which no row is left.
     """
     from indelible.data.table_files import read_raw
+    from indelible.data.table_roles import column_name
     from indelible.data.tables import read_table
 
     sources = {role: getattr(config, role) for role in ROLES if getattr(config, role) is not None}
     raws = {role: read_raw(source) for role, source in sources.items()}
     _same_columns(sources, raws)
+    # Asked of one file here: what is read below has a column of ours, and a name that no file has.
+    column_name(next(iter(raws.values())), config.target, "target")
     commas = {raw.commas for raw in raws.values()}
     if len(commas) > 1:
         raise ConfigError(
@@ -136,7 +139,7 @@ def _split(prepared: Prepared, config: TabularProbeConfig) -> TableSplit:
     if distance >= config.max_distance:
         notes.append(
             f"labels of members and non-members differ: TVD {distance:.3f}, expected below {config.max_distance:g}: "
-            "a score that knows nothing but the label can separate them; p-values hold classes fixed, AUCs do not"
+            "p-values and AUCs hold classes fixed, rates do not: a score that knows nothing but the label moves them"
         )
     in_context = set(target[rows["context"]].tolist())
     absent = [name for code, name in enumerate(prepared.table.classes) if code not in in_context]

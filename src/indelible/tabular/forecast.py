@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from indelible.progress import say
 from indelible.tabular.block import CURVE, device_of, probes_of
 from indelible.tabular.plan import Block
-from indelible.tabular.tables import World
+from indelible.tabular.worlds import World
 
 if TYPE_CHECKING:
     from indelible.models.tabular import TabularModel
@@ -64,6 +65,8 @@ def forecast(
         world_of: the world of a block's table.
         at_hand: how many more blocks are finished already.
     """
+    if blocks:
+        say("forecast: a few epochs and questions of each kind are timed; nothing of them is kept")
     epoch_seconds: dict[tuple[tuple[str, ...], int, bool], float] = {}
     asking: dict[Key, tuple[_Line, _Line]] = {}
     total = 0.0

@@ -52,12 +52,16 @@ def gates_of(texts: Sequence[str]) -> list[Gate]:
     names = score_names(tuple(PROBES))
     gates = []
     for text in texts:
-        gate = parse_gate(text)
+        try:
+            gate = parse_gate(text)
+        except ConfigError as error:  # the parser's own example is of an audit of texts
+            raise ConfigError(str(error).replace("icp-sp:tpr@0.01>0.05", "copy:auc>0.6")) from error
         head, colon, metric = gate.metric.rpartition(":")
         if colon:
             gate = replace(gate, attack=f"{gate.attack}:{head}" if gate.attack else head, metric=metric)
         if gate.attack not in (None, "any", *names):
-            raise ConfigError(f"gate '{text}': {did_you_mean(str(gate.attack), [*names, 'any'], 'score')}")
+            said, _, _ = did_you_mean(str(gate.attack), [*names, "any"], "score").partition(" Known: ")
+            raise ConfigError(f"gate '{text}': {said} Scores: any, suite:mean, suite:min, and what `list probes` names")
         if gate.metric not in METRICS:
             raise ConfigError(f"gate '{text}': {did_you_mean(gate.metric, list(METRICS), 'metric')}")
         if gate.metric in _PRIMARY_ONLY and gate.attack not in (None, "any", *PRIMARY):

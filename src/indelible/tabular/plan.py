@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from indelible.errors import UserError
-from indelible.tabular.config import QUERIES, DefenceOptions, Profile, TabularRunConfig
+from indelible.tabular.config import QUERIES, DefenceOptions, Profile, TabularRunConfig, short
 from indelible.tabular.tables import Prepared, largest, sizes
 
 if TYPE_CHECKING:
@@ -73,11 +73,6 @@ class Plan:
     not_run: tuple[dict[str, str], ...]
 
 
-def rate_name(rate: float) -> str:
-    """A learning rate in a name: 0.1, 0.001, 1e-05."""
-    return f"{rate:g}"
-
-
 def query_counts(prepared: Prepared, config: TabularRunConfig) -> tuple[tuple[int, ...], list[dict[str, str]]]:
     """Query counts that a table holds, and those it does not with the reason.
 
@@ -113,7 +108,8 @@ def plan_run(config: TabularRunConfig, tables: Mapping[str, Prepared]) -> Plan:
         counts[name], left = query_counts(prepared, config)
         not_run += left
     if not any(counts.values()):
-        raise UserError(f"nothing to run: {not_run[0]['what']}: {not_run[0]['reason']}; give smaller --queries")
+        mend = "give smaller --queries, or least_nonmembers in a --config file (fewer show less)"
+        raise UserError(f"nothing to run: {not_run[0]['what']}: {not_run[0]['reason']}; {mend}")
     blocks: list[Block] = []
     for seed in config.seeds:
         for profile in config.profiles:
@@ -121,7 +117,7 @@ def plan_run(config: TabularRunConfig, tables: Mapping[str, Prepared]) -> Plan:
             for names, held in groups:
                 for n_queries in held:
                     settings = tuple(_setting(config, profile, rate, n_queries, seed) for rate in config.learning_rates)
-                    rates = tuple(map(rate_name, config.learning_rates))
+                    rates = tuple(map(short, config.learning_rates))
                     blocks.append(
                         Block("grid", names, profile, n_queries, seed, rates, settings, randomise=config.randomise)
                     )
@@ -179,8 +175,8 @@ def defences_of(
     low = options.low_learning_rate
     looks = tuple(sorted({max(1, round(share * config.epochs)) for share in np.linspace(0, 1, options.looks + 1)[1:]}))
     found = [
-        Defence(NO_DEFENCE, f"learning rate {rate_name(options.learning_rate)}, {small} query rows", base),
-        Defence("low-learning-rate", f"learning rate {rate_name(low)}", replace(base, learning_rate=low)),
+        Defence(NO_DEFENCE, f"learning rate {short(options.learning_rate)}, {small} query rows", base),
+        Defence("low-learning-rate", f"learning rate {short(low)}", replace(base, learning_rate=low)),
         Defence("resampled", "another context and other queries each epoch", replace(base, profile="resampled")),
         Defence(
             EARLY,
@@ -190,18 +186,21 @@ def defences_of(
     ]
     found += [
         Defence(
-            f"dp-{epsilon:g}",
-            f"DP-SGD on query rows, epsilon {epsilon:g}",
+            f"dp-{short(epsilon)}",
+            f"DP-SGD on query rows, epsilon {short(epsilon)}",
             replace(base, epsilon=epsilon, dp_clip=options.dp_clip),
         )
         for epsilon in options.epsilons
     ]
     left = []
     large = options.large_queries or max([n for n in held if n > small], default=None)
-    large = large or largest(prepared, config, prepared.n_rows, config.least_nonmembers)
-    fits = sizes(prepared, large, config) if large else "no larger query count fits"
+    # As in the grid: with a handful of non-members other rows would be compared rather than another training.
+    large = large or largest(prepared, config, max(QUERIES), 2 * config.least_nonmembers)
+    fits = sizes(prepared, large, config) if large else ""
     if large is None or large <= small or isinstance(fits, str):
-        reason = fits if isinstance(fits, str) else f"the table holds no more than {small} query rows"
+        reason = (
+            fits if isinstance(fits, str) else ""
+        ) or f"no count above {small} up to {max(QUERIES)} leaves {2 * config.least_nonmembers} non-members"
         left.append({"what": f"{prepared.label}: more query rows as a defence", "reason": reason})
     else:
         found.insert(1, Defence("more-queries", f"{large} query rows", replace(base, n_queries=large)))

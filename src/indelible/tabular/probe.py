@@ -15,20 +15,28 @@ from indelible.environment import default_out, run_facts, training_facts
 from indelible.errors import ConfigError
 from indelible.progress import say
 from indelible.runs import ROWS, RunDir
-from indelible.stats.blind import departure_minus_blind
 from indelible.stats.cohort import Column
 from indelible.stats.evaluate import SIGNIFICANCE
+from indelible.stats.intervals import Interval
 from indelible.stats.metrics import Metric
 from indelible.stats.paired import Paired
 from indelible.stats.tabular import DEPLOYMENT, ERASED, POSITIVE, PRIMARY, TabularEvaluation
-from indelible.stats.tabular_rows import Row, as_row, columns_of, read_scores, read_side, separation_rows
+from indelible.stats.tabular_rows import (
+    Row,
+    as_row,
+    columns_of,
+    departure_minus,
+    read_scores,
+    read_side,
+    separation_rows,
+)
 from indelible.stats.verdict import Control, Evidence, Verdict, judge
 from indelible.tabular.block import lines
 from indelible.tabular.config import TabularProbeConfig
-from indelible.tabular.evaluate import evaluate_part, evidence_of, placed, records_of, scores_of
+from indelible.tabular.evaluate import evaluate_part, placed, records_of, scores_of
 from indelible.tabular.files import read_given
 from indelible.tabular.gates import Outcome, gates_of, tripped
-from indelible.tabular.tables import World, world_of
+from indelible.tabular.worlds import World, prove_on, world_of
 from indelible.tabular.write import (
     METRICS,
     SPLIT,
@@ -56,10 +64,12 @@ def run_probe(config: TabularProbeConfig, given: Mapping[str, Any], *, command: 
     """
     from indelible.attacks.tabular import PROBES
     from indelible.attacks.tabular_scores import score_rows
-    from indelible.models.tabular import load_tabular, prove_identity
+    from indelible.models.tabular import load_tabular
     from indelible.report.tabular import render_tabular
 
     gates = gates_of(config.fail_if)
+    if config.out is not None:
+        RunDir.check(config.out, force=force)
     started = time.monotonic()
     tuned, base = (load_tabular(name, device=config.device) for name in (config.model, config.base))
     if tuned.fingerprint == base.fingerprint:
@@ -70,12 +80,12 @@ def run_probe(config: TabularProbeConfig, given: Mapping[str, Any], *, command: 
     prepared, split = files.prepared, files.split
     for role, counts in files.rows.items():
         say(f"{role}: {counts['used']} rows ({counts['repeated']} repeated ones removed)")
-    for note in split.notes:
-        say(note)
-    prove_identity(tuned, len(prepared.table.columns))
+    say(prepared.said())
     out = Path(config.out or default_out("tabular-probe", Path(config.model.rpartition(":")[2]).name))
-    run = RunDir.open(out, force=force)
     world = world_of(prepared, split, tuned, seed=config.seed)
+    say("\n".join([world.said(), *split.notes]))
+    prove_on(tuned, world)
+    run = RunDir.open(out, force=force)
     rows = np.sort(np.concatenate(list(world.groups.values())))
     names = list(PROBES)
     asking = time.monotonic()
@@ -158,12 +168,13 @@ def _against_features(
     own = {name: [row for row in found.metrics if _own(row, name)] for name in PRIMARY}
     evidence: list[Evidence] = []
     for name in PRIMARY:
-        if not own[name]:
+        if not own[name] or name not in found.verdict.attacks:  # not asked, or no test of its own
             continue
         by = {row["metric"]: row for row in own[name]}
-        made = evidence_of(name, by, by["p_holm"]["value"], by["smallest_auc"]["value"])
+        made = _evidence_of(name, by, by["p_holm"]["value"], by["smallest_auc"]["value"])
         if made.unusable is None and (made.p_holm or 0) <= SIGNIFICANCE:
-            made = replace(made, minus_blind=_beyond(columns[name, "target"], column, side, made.auc or 0.5, config))
+            beyond = departure_minus(columns[name, "target"], column, side, either_side=False)
+            made = replace(made, minus_blind=beyond)
         evidence.append(made)
     control = Control(True, None, area["value"], area["low"], area["high"], p_value)
     verdict = judge(evidence, {**found.verdict.controls, FEATURES: control}, SIGNIFICANCE)
@@ -173,17 +184,27 @@ def _against_features(
     return replace(verdict, reasons=(*verdict.reasons, *said)), rows
 
 
+def _evidence_of(name: str, rows: Mapping[str, Row], p_holm: float | None, smallest_auc: float | None) -> Evidence:
+    """What a verdict needs to know of one score, from its rows by metric.
+
+    Args:
+        name: under which it is judged.
+    """
+    area, minus = rows["auc"], rows.get("auc_minus_base") or {}
+    if area["value"] is None or p_holm is None:
+        return Evidence(name, unusable=area.get("reason") or "no test was possible")
+    paired = None
+    if minus.get("value") is not None:
+        ends = Interval(minus["low"], minus["high"], minus["level"], minus["method"])
+        paired = Paired(area["value"], area["value"] - minus["value"], minus["value"], ends, None)
+    return Evidence(
+        name, None, area["value"], area.get("low"), area.get("high"), rows["p_value"]["value"], p_holm=p_holm,
+        minus_base=paired, base_reason=minus.get("reason") or "no score on the base model", smallest_auc=smallest_auc,
+    )  # fmt: skip
+
+
 def _own(row: Row, name: str) -> bool:
     return (row["attack"], row["model"], row["part"]) == (name, "target", "members")
-
-
-def _beyond(score: Column, blind: Column, side: Any, area: float, config: TabularProbeConfig) -> Paired:
-    mask = score.finite & blind.finite
-    groups = [g for g, keep in zip(side.cohort.groups, mask, strict=True) if keep]
-    return departure_minus_blind(
-        score.values[mask], blind.values[mask], [0] * int(mask.sum()), side.cohort.member[mask], groups,
-        direction=1 if area >= 0.5 else -1, level=config.level, n_bootstrap=config.n_bootstrap, seed=config.seed,
-    )  # fmt: skip
 
 
 def features_alone(

@@ -9,22 +9,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from indelible.environment import default_out, package_version, run_facts
+from indelible.environment import default_out, run_facts
 from indelible.errors import DataError
 from indelible.progress import say
 from indelible.runs import RunDir
+from indelible.sweep.code import code_digest
 from indelible.tabular.block import probes_of, run_block
 from indelible.tabular.config import TabularRunConfig
 from indelible.tabular.folder import Work, digest, open_work
 from indelible.tabular.forecast import forecast
 from indelible.tabular.gates import Outcome, gates_of, tripped
 from indelible.tabular.plan import Block, Plan, plan_run
-from indelible.tabular.tables import Prepared, World, make_world, prepare
+from indelible.tabular.tables import Prepared, prepare
+from indelible.tabular.worlds import World, make_world, prove_on
 
 if TYPE_CHECKING:
     from indelible.models.tabular import TabularModel
 
 KIND = "tabular"
+MADE_BY = ("indelible.tabular.block", "indelible.models.tabular")
+"""A block that other code than today's made is not read back: a hash of what these import is in its name."""
 
 
 @dataclass
@@ -50,6 +54,8 @@ class Bench:
                 n_members=block.n_queries, seed=block.seed, randomise=block.randomise,
             )  # fmt: skip
             self._hashes[key] = str(self._worlds[key].facts()["sha256"])
+            if len(self._worlds) == 1:
+                prove_on(self.model, self._worlds[key])
         return self._worlds[key]
 
     def key(self, block: Block) -> str:
@@ -60,8 +66,8 @@ class Bench:
             splits.append(self._hashes[table, block.n_queries, block.seed, block.randomise])
         tables = [self.tables[table].sha256 for table in block.tables]
         return digest(
-            package_version(), self.model.fingerprint, self.config.device, tables, splits, dataclasses.asdict(block),
-            probes_of(block),
+            code_digest(*MADE_BY), self.model.fingerprint, self.config.device, tables, splits,
+            dataclasses.asdict(block), probes_of(block),
         )  # fmt: skip
 
     def finish(self, block: Block, work: Work) -> dict[str, Any]:
@@ -80,17 +86,12 @@ def open_bench(config: TabularRunConfig) -> Bench:
     Raises:
         UserError: one line: no such model or table, a target that is missing or constant, too many classes.
     """
-    from indelible.models.tabular import load_tabular, prove_identity
+    from indelible.models.tabular import load_tabular
 
     model = load_tabular(config.model, device=config.device)
     tables = {options.label: prepare(options, model.max_classes) for options in config.tables}
     for prepared in tables.values():
-        duplicates = prepared.duplicates
-        say(
-            f"{prepared.label}: {prepared.n_rows} rows ({duplicates.n_exact} exact and {duplicates.n_near} near "
-            f"duplicates removed), {len(prepared.table.columns)} columns, {prepared.n_classes} classes"
-        )
-    prove_identity(model, min(len(p.table.columns) for p in tables.values()))
+        say(prepared.said())
     return Bench(config, model, tables)
 
 
@@ -126,7 +127,10 @@ def describe(
     about = f"{config.epochs} epochs, probed after {probed}, judged after the last; labels {labels}"
     lines = [f"{bench.model.name}: learning rates {rates}; {about}"]
     done = [work is not None and work.has(bench.key(block)) for block in blocks]
-    lines += [f"  {block.title}{' (at hand)' if there else ''}" for block, there in zip(blocks, done, strict=True)]
+    for block, there in zip(blocks, done, strict=True):
+        lines.append(f"  {block.title}{' (at hand)' if there else ''}")
+        lines += [f"    {'' if len(block.tables) == 1 else name + ': '}{bench.world(block, name).said()}"
+                  for name in block.tables]  # fmt: skip
     lines += [f"  not run: {one['what']}: {one['reason']}" for one in not_run]
     left = [block for block, there in zip(blocks, done, strict=True) if not there]
     further = expected_blocks(bench, counts) if config.defences is not None else []
@@ -162,6 +166,8 @@ def run_tabular(config: TabularRunConfig, given: Mapping[str, Any], *, command: 
     from indelible.tabular.write import write_run
 
     gates = gates_of(config.fail_if)
+    if config.out is not None:
+        RunDir.check(config.out, force=force)
     started = time.monotonic()
     bench = open_bench(config)
     plan = plan_run(config, bench.tables)

@@ -18,6 +18,7 @@ from indelible.stats.verdict import Verdict
 from indelible.tabular.block import COLUMNS
 from indelible.tabular.evaluate import (
     Evaluated,
+    cell_name,
     curve_rows,
     evaluate_part,
     judged,
@@ -29,7 +30,8 @@ from indelible.tabular.evaluate import (
 from indelible.tabular.folder import Work
 from indelible.tabular.gates import SEPARATION, is_calibrated
 from indelible.tabular.plan import Block
-from indelible.tabular.tables import Prepared, World
+from indelible.tabular.tables import Prepared
+from indelible.tabular.worlds import World
 
 if TYPE_CHECKING:
     from indelible.models.tabular import TabularModel
@@ -70,9 +72,7 @@ def table_of(rows: Sequence[Row]) -> tuple[tuple[str, ...], ...]:
     found: dict[str, dict[tuple[str, str], Any]] = {}
     for row in rows:
         if row["model"] == "target" and row.get("part", "members") == "members":
-            profile = "" if row["profile"] == "controlled" else f", {row['profile']}"
-            name = f"{row['table']}, Q {row['n_queries']}, rate {row['learning_rate']:g}{profile}"
-            found.setdefault(name, {})[row["attack"], row["metric"]] = row["value"]
+            found.setdefault(cell_name(row), {})[row["attack"], row["metric"]] = row["value"]
     head = ("mean over seeds", "labels fitted", "AUC train-context", "AUC copy", "AUC suite:mean", "AUC erased")
     lines = [
         (name, *("n/a" if of.get(key) is None else f"{of[key]:.3f}" for key in SUMMARY)) for name, of in found.items()

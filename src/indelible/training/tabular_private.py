@@ -116,6 +116,28 @@ def train_private(model: TabularModel, task: TuneTask, trial: Trial, progress: P
             return
 
 
+def private_facts(setting: FineTune, n_rows: int) -> dict[str, Any]:
+    """What a private training of `n_rows` query rows promises and does, for the manifest; the epsilon that was spent
+    is its checkpoints'.
+
+    Raises:
+        ConfigError: as `tune_privately`.
+    """
+    budget = privacy_budget(n_rows, as_config(setting))
+    return {
+        "target_epsilon": budget.epsilon,
+        "delta": budget.delta,
+        "noise_multiplier": budget.noise_multiplier,
+        "clip_norm": budget.clip,
+        "sampling_rate": budget.sampling_rate,
+        "rows": budget.n_rows,
+        "expected_rows_a_step": budget.expected_rows,
+        "adjacency": "add or remove one query row, its features and its label",
+        "covers": "weights, as far as query rows go; not context rows, losses, accuracies or choices made by them",
+        "randomness": "seeded, so that it can be repeated: for study. Whoever knows the seed can take the noise off",
+    }
+
+
 def as_config(setting: FineTune) -> TrainConfig:
     """The settings of DP-SGD as `training.budget` takes them."""
     return TrainConfig(

@@ -221,11 +221,11 @@ def _probe(tasks: Sequence[TuneTask], stack: _Stack, epoch: int, flat: Flat, for
 
 def stacked_forward(model: TabularModel, flat: Flat, queries: TabularQueries) -> Forward | None:
     """The fastest forward pass for many weights that gives the model's own logits, as two sets of weights show: its
-    own, and those with noise (a freshly made network may hide half of itself behind zeros). None where none does, and
-    for a network so large that two do not fit into `STACK_BYTES`.
+    own, and those with noise (a freshly made network may hide half of itself behind zeros). None where none does, for a
+    model that says it cannot, and for a network so large that two do not fit into `STACK_BYTES`.
     """
     row, noise = flat.row(), torch.Generator().manual_seed(0)
-    if 2 * WEIGHT_BYTES * len(row) > STACK_BYTES:  # a large network gains nothing
+    if not model.stackable or 2 * WEIGHT_BYTES * len(row) > STACK_BYTES:  # a large network gains nothing
         return None
     moved = row + 0.02 * torch.randn(row.shape, generator=noise).to(row.device)
     rows = torch.stack([row, moved])
