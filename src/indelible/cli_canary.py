@@ -23,6 +23,7 @@ canary_app = typer.Typer(
 _OUT = Opt("--out", help="New folder to write.")
 _FORCE = Opt("--force", help="Replace what is there.")
 _DTYPE = Opt("--dtype", help="auto, float32, bfloat16, float16.")
+_WITH_TEXT = Opt("--with-text", help="Show your own screens in the report, small; ours are shown anyway.")
 _TEMPLATE = Opt("--template", help="Chat template the trainer uses: Jinja file, chatml, llama3, alpaca, plain.")
 
 
@@ -36,9 +37,10 @@ def design(
     max_tokens: Annotated[
         int | None, Opt("--max-tokens", help="Where the trainer cuts rows; the model's context by default.")
     ] = None,
-    task: Annotated[str | None, Opt("--task", help="support, email, banking77, tatqa, file.")] = None,
+    task: Annotated[str | None, Opt("--task", help="support, email, banking77, tatqa, file, screens.")] = None,
     data: Annotated[
-        str | None, Opt("--data", help="Your own training file (task file), or the folder of banking77 or tatqa.")
+        str | None,
+        Opt("--data", help="Your own training file (task file), the folder of banking77 or tatqa, or of your screens."),
     ] = None,
     rows: Annotated[int | None, Opt("--rows", help="Rows of the training file, canaries included.")] = None,
     canaries: Annotated[int | None, Opt("--canaries", help="How many secrets are planted.")] = None,
@@ -118,7 +120,11 @@ def audit(
     base: Annotated[str | None, Opt("--base", help="The model before training: control.")] = None,
     clean: Annotated[str | None, Opt("--clean", help="The same training without canaries: control.")] = None,
     probes: Annotated[
-        str | None, Opt("--probes", help="Comma-separated: redacted, as-trained, substituted, unseen, plain.")
+        str | None,
+        Opt(
+            "--probes",
+            help="Comma-separated: redacted, as-trained, substituted, unseen, plain; visible and, on screens, absent.",
+        ),
     ] = None,
     controls: Annotated[int | None, Opt("--controls", help="How many never-planted canaries are asked about.")] = None,
     utility: Annotated[int | None, Opt("--utility", help="How many held-out rows are asked.")] = None,
@@ -127,6 +133,7 @@ def audit(
     dtype: Annotated[str | None, _DTYPE] = None,
     device: Annotated[str | None, Opt("--device")] = None,
     template: Annotated[str | None, _TEMPLATE] = None,
+    with_text: Annotated[bool, _WITH_TEXT] = False,
     force: Annotated[bool, _FORCE] = False,
 ) -> None:
     """Ask a tuned model for the secrets of its design: exposure, recovery, copying, utility."""
@@ -139,7 +146,7 @@ def audit(
     given = stated(
         models=model or None, design=design, base=base, clean=clean, out=out,
         probe=stated(probes=None if probes is None else probes.split(","), controls=controls, utility=utility) or None,
-        load=stated(dtype=dtype, device=device, template=template) or None,
+        load=stated(dtype=dtype, device=device, template=template) or None, with_text=with_text or None,
     )  # fmt: skip
     checked, given = resolve(CanaryAuditConfig, given, config)
     from indelible.canaries.audit import run_canary_audit
@@ -155,6 +162,10 @@ def run(
     data: Annotated[str | None, Opt("--data", help="Path of the task's data, in place of the file's own.")] = None,
     seeds: Annotated[str | None, Opt("--seeds", help="Training seeds, comma-separated.")] = None,
     keep_models: Annotated[bool, Opt("--keep-models", help="Keep the tuned models in OUT-work.")] = False,
+    with_text: Annotated[bool, _WITH_TEXT] = False,
+    plan: Annotated[
+        bool, Opt("--plan", help="Print rows, updates, places, tokens and memory to expect, and run nothing.")
+    ] = False,
     force: Annotated[bool, _FORCE] = False,
 ) -> None:
     """Design, train, audit and report over arms and seeds. Stopped anywhere, the same command goes on."""
@@ -162,8 +173,16 @@ def run(
     from indelible.canaries.config import CanaryRunConfig
     from indelible.config import resolve
 
-    given = stated(out=out, data=data, seeds=split_numbers("--seeds", seeds, int), keep_models=keep_models or None)
+    given = stated(
+        out=out, data=data, seeds=split_numbers("--seeds", seeds, int), keep_models=keep_models or None,
+        with_text=with_text or None,
+    )  # fmt: skip
     checked, given = resolve(CanaryRunConfig, given, config)
+    if plan:
+        from indelible.canaries.outlook import outlook
+
+        typer.echo(outlook(checked))
+        return
     from indelible.canaries.commands import summary
     from indelible.canaries.run import run_canaries
 

@@ -83,11 +83,13 @@ def _in_float32(model: CausalModel, options: LoadOptions, base: str | None) -> C
 @torch.inference_mode()
 def one_by_one(model: CausalModel, encoded: Encoded) -> NDArray[np.float64]:
     """Log-probabilities of the target tokens by the module's own forward pass: batch 1, full float32 logits."""
-    ids = torch.from_numpy(encoded.input_ids)[None].to(model.device)  # (1, T)
+    ids = encoded.input_ids[None]  # (1, T)
+    given = model.generation_inputs(ids, np.ones_like(ids))  # with the pixels of the pictures it shows
     with model.network.context():
-        logp = model.module(input_ids=ids, use_cache=False).logits[0].float().log_softmax(-1)  # (T, V)
+        logp = model.module(**given, use_cache=False).logits[0].float().log_softmax(-1)  # (T, V)
     at = torch.from_numpy(encoded.target_positions).to(model.device)
-    return np.asarray(logp[at - 1, ids[0, at]].double().cpu())
+    targets = torch.from_numpy(encoded.target_ids).to(model.device)
+    return np.asarray(logp[at - 1, targets].double().cpu())
 
 
 def _free_memory(device: torch.device) -> int:

@@ -36,7 +36,10 @@ TEXTS = "texts.json"
 ROWS = "rows.parquet"
 """Raw rows of tables, only with --with-text."""
 
-DERIVED = ("metrics.json", "verdict.json", TEXTS, ROWS, "report.html", "report.md", "findings.json", "figures")
+DERIVED = (
+    *("metrics.json", "verdict.json", TEXTS, ROWS, "screens.png"),
+    *("report.html", "report.md", "findings.json", "figures"),
+)
 """Made anew by every run: leftovers of an interrupted one are removed, so that no old text or number survives."""
 
 _TEMPORARY = ".tmp"

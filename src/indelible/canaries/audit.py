@@ -18,6 +18,8 @@ from indelible.canaries.plan import protocol_of
 from indelible.canaries.preflight import survival
 from indelible.canaries.provenance import TRUST, check_provenance, training_of
 from indelible.canaries.readings import Checkpoint
+from indelible.canaries.screen_preflight import eyes_of
+from indelible.canaries.screen_sheet import write_sheet
 from indelible.environment import default_out, run_facts
 from indelible.errors import ConfigError
 from indelible.models.builtin import file_sha256
@@ -38,6 +40,7 @@ def run_canary_audit(config: CanaryAuditConfig, given: Mapping[str, Any], *, com
         UserError: one line saying what to mend.
     """
     design = read_design(config.design)
+    probe = config.probe.of_task(design.config.task.name)
     for name in (*config.models, config.base, config.clean):
         if name is not None:
             locate(name)
@@ -55,13 +58,13 @@ def run_canary_audit(config: CanaryAuditConfig, given: Mapping[str, Any], *, com
 
     asked_at: set[int] = set()
 
-    options = load_options(config.load)
+    options = load_options(config.load, images=design.on_screens)
 
     def ask(model: CausalModel, source: Source, role: str, step: int) -> None:
         protocol = protocol_of(design.config, training, config.base or "unknown")
         checkpoint = Checkpoint(condition, role, step, n_steps, schedule, protocol)
-        first = None if measured.parts else options
-        measured.add(measure(model, source, design, checkpoint, config.probe, memo, level=config.level, drift=first))
+        first = None if any(part.drift for part in measured.parts) else options
+        measured.add(measure(model, source, design, checkpoint, probe, memo, level=config.level, drift=first))
 
     for name in config.models:
         model, source = load_model(name, options)
@@ -70,7 +73,7 @@ def run_canary_audit(config: CanaryAuditConfig, given: Mapping[str, Any], *, com
         n_steps = int(_first(training, "steps", "max_steps") or design.n_steps)
         schedule = str((training or {}).get("schedule") or "unknown")
         limit = min(int(_first(training, "max_tokens") or model.context_length), model.context_length)
-        survived = survived or survival(design, model.chat, max_tokens=limit)
+        survived = survived or survival(design, eyes_of(model) if design.on_screens else model.chat, max_tokens=limit)
         step = checkpoint_step(name, training, design)
         if step in asked_at:
             raise ConfigError(
@@ -79,19 +82,20 @@ def run_canary_audit(config: CanaryAuditConfig, given: Mapping[str, Any], *, com
             )
         asked_at.add(step)
         ask(model, source, "target", step)
-        if model.adapter is not None and config.base is None and config.probe.base and "base" not in measured.models:
+        if model.adapter is not None and config.base is None and probe.base and "base" not in measured.models:
             ask(model.as_base(), source, "base", 0)
     if config.clean is not None:
         ask(*load_model(config.clean, options), "clean", n_steps)
     else:
         not_run.append({"what": "clean", "reason": "no model trained without canaries was given (--clean)"})
-    if config.base is not None and config.probe.base:
+    if config.base is not None and probe.base:
         ask(*load_model(config.base, options), "base", 0)
     elif "base" not in measured.models:
-        why = "no base model was given (--base)" if config.probe.base else "switched off"
+        why = "no base model was given (--base)" if probe.base else "switched off"
         not_run.append({"what": "base", "reason": f"{why}, so there is no control on it"})
-    not_run += missing_probes(design, config.probe)
+    not_run += missing_probes(design, probe)
     run = RunDir.open(out, force=force)
+    write_sheet(run, [design], with_text=config.with_text)
     facts = {
         **run_facts("canary-audit", run.path, config, given, command, device=measured.device),
         "design": design_facts(design),
@@ -100,7 +104,7 @@ def run_canary_audit(config: CanaryAuditConfig, given: Mapping[str, Any], *, com
         "not_run": not_run,
         "timings": {"asking": round(time.monotonic() - started, 1)},
     }
-    conclude(run, measured, config.probe, facts, level=config.level)
+    conclude(run, measured, probe, facts, level=config.level)
     for item in not_run:
         if item["what"] == TRUST:
             say(item["reason"])

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
 
+from indelible.canaries.encodings import REDACTED
 from indelible.data.records import Message
+
+if TYPE_CHECKING:
+    from indelible.data.pictures import Picture
+    from indelible.data.screen_types import Screen
 
 SLOT = "\ue001"
 """Stands in a context where the cue goes; a private character that no text of a task has."""
@@ -25,6 +31,7 @@ class Row:
         answer: the assistant's last turn.
         expected: what task accuracy compares with, in the task's own form; None where the task has no accuracy.
         raw: the row as it stood in the user's file, written back unchanged; None for rows of our own making.
+        images: pictures that stand before the text of the first user turn.
     """
 
     id: str
@@ -32,6 +39,7 @@ class Row:
     answer: str
     expected: Any = None
     raw: str | None = None
+    images: tuple[Picture, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -40,10 +48,12 @@ class Identity:
 
     Attributes:
         id: unique within a design.
-        messages: the turns before the answer, system turn excluded; exactly one of them holds `SLOT`, once.
+        messages: the turns before the answer, system turn excluded; exactly one of them holds `SLOT`, once, or none
+            where the code stands on a screen.
         before: the fixed beginning of the answer, up to the code; candidates are ranked after it.
         after: the fixed rest of the answer; scored with every candidate.
         host: id of the row it was made from, or "".
+        screen: the screen whose source region shows the code; None for a canary of text.
     """
 
     id: str
@@ -51,10 +61,20 @@ class Identity:
     before: str
     after: str
     host: str = ""
+    screen: Screen | None = None
 
     def shown(self, cue: str) -> tuple[Message, ...]:
         """The turns with `cue` in its place."""
         return tuple(replace(m, content=m.content.replace(SLOT, cue)) for m in self.messages)
+
+    def pictures(self, cue: str | None) -> tuple[Picture, ...]:
+        """What stands before the turns: the screen with `cue` in its source region, masked where the cue is redacted;
+        None: the screen without the pane that holds the region. Empty for a canary of text.
+
+        Raises:
+            DataError: the cue does not fit legibly into the region.
+        """
+        return () if self.screen is None else (_picture(self.screen, cue),)
 
     def answer(self, written: str) -> str:
         """The whole answer with a code as it is written there."""
@@ -83,3 +103,12 @@ class Canary:
     placement: str
     spacing: int | None = None
     included: bool | None = None
+
+
+@lru_cache(maxsize=512)
+def _picture(screen: Screen, cue: str | None) -> Picture:
+    from indelible.data.screen_variants import show
+
+    if cue is None:
+        return show(screen, "absent")
+    return show(screen, "redacted") if cue == REDACTED else show(screen, "visible", cue)

@@ -20,7 +20,7 @@ from indelible.canaries.folder import read_design, write_design
 from indelible.canaries.formats import TRAIN_FILE
 from indelible.canaries.measure import Part, load_options, measure, wanted_probes
 from indelible.canaries.plan import Trial, clean_trial, digest, protocol_of
-from indelible.canaries.preflight import check_lengths, load_chat, survival
+from indelible.canaries.preflight import check_lengths, load_renderer, survival
 from indelible.canaries.readings import Checkpoint, measure_utility
 from indelible.config import DataOptions, TrainConfig
 from indelible.data.formats import read_records
@@ -38,15 +38,15 @@ from indelible.runs import MANIFEST, RunDir, write_json
 class Bench:
     """The working folder, and the base model once it is loaded."""
 
-    def __init__(self, config: CanaryRunConfig, work: Path) -> None:
-        self.config, self.work = config, work
+    def __init__(self, config: CanaryRunConfig, work: Path, *, on_screens: bool = False) -> None:
+        self.config, self.work, self.on_screens = config, work, on_screens
         self.memo = Memo(work / "answers.jsonl")
         self.survived: dict[str, Any] = {}
-        self.chat, self.context_length = load_chat(
+        self.chat, self.context_length = load_renderer(
             config.model,
+            on_screens=on_screens,
             template=config.load.template,
             trust_remote_code=config.load.trust_remote_code,
-            chat_data=True,
         )
         self._base: tuple[CausalModel, Source] | None = None
 
@@ -67,7 +67,7 @@ class Bench:
             design, rows, displaced = build_design(trial.design)
             check_lengths(rows, self.chat, max_tokens=limit)
             facts = run_facts("canary-design", folder, design.config, {}, [], device="none")
-            write_design(RunDir.open(folder), design, rows, displaced, facts)
+            write_design(RunDir.open(folder), design, rows, displaced, facts, pictures=self.work / "pictures")
         design = read_design(folder)
         if design.canaries:
             self.survived[trial.name] = survival(design, self.chat, max_tokens=limit)
@@ -154,7 +154,7 @@ class Bench:
             design = designs[trial.name]
             if checkpoint.model != "target":
                 design = replace(design, insertions=())  # it never saw a canary
-            options = load_options(self.config.load) if checkpoint.model == "target" else None
+            options = load_options(self.config.load, images=self.on_screens) if checkpoint.model == "target" else None
             level = self.config.level
             part = measure(model, source, design, checkpoint, trial.probe, self.memo, level=level, drift=options)
             if checkpoint.model != "base":  # its folder will be gone
@@ -166,7 +166,7 @@ class Bench:
         return Part(frame=pd.read_parquet(table), **json.loads(facts.read_text(encoding="utf-8")))
 
     def _model(self, trial: Trial, designs: Mapping[str, Design], checkpoint: Checkpoint) -> tuple[CausalModel, Source]:
-        options = load_options(self.config.load)
+        options = load_options(self.config.load, images=self.on_screens)
         if checkpoint.model == "base":
             return self.base()
         trained = clean_trial(trial) if checkpoint.model == "clean" else trial
@@ -176,7 +176,7 @@ class Bench:
 
     def base(self) -> tuple[CausalModel, Source]:
         """The model before training."""
-        self._base = self._base or load_model(self.config.model, load_options(self.config.load))
+        self._base = self._base or load_model(self.config.model, load_options(self.config.load, images=self.on_screens))
         return self._base
 
     def choose_rates(self, trials: Sequence[Trial], designs: Mapping[str, Design]) -> list[dict[str, Any]]:
@@ -212,7 +212,9 @@ class Bench:
         if not design.heldout:
             raise ConfigError("a learning rate is chosen on held-out rows: give design.heldout")
         try:
-            model, _ = load_model(str(self.train(trial, design)), load_options(self.config.load))
+            model, _ = load_model(
+                str(self.train(trial, design)), load_options(self.config.load, images=self.on_screens)
+            )
         except UserError as error:
             say(f"learning rate {rate:g}: {error}")
             return None
@@ -246,7 +248,7 @@ class Bench:
         one = wanted_probes(design, options, "target")[:1]
         ask_probes(model, make_bank(design, options.decoys), one, options, Memo(timing), stage="timing one probe")
         per_probe = time.monotonic() - begin
-        rows = [model.encode(Query(design.turns(r.messages), r.answer)) for r in design.heldout[:32]]
+        rows = [model.encode(Query(design.turns(r.messages), r.answer, r.images)) for r in design.heldout[:32]]
         begin = time.monotonic()
         for _ in model.stream(rows):
             pass
@@ -259,7 +261,7 @@ class Bench:
         task = trial.design.task
         records = read_records(self.folder(trial) / TRAIN_FILE, format=task.format, columns=task.columns).records
         some = records[:: max(1, len(records) // 50)]
-        mean = sum(len(self.chat.encode(Query(r.messages, r.target))) for r in some) / len(some)
+        mean = sum(len(self.chat.encode(Query(r.messages, r.target, r.images))) for r in some) / len(some)
         return int(mean * design.n_rows)
 
 

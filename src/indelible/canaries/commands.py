@@ -11,11 +11,12 @@ from indelible.canaries.config import DesignConfig
 from indelible.canaries.design import build_design
 from indelible.canaries.folder import HELDOUT, read_design, write_design
 from indelible.canaries.formats import TRAIN_FILE
-from indelible.canaries.preflight import check_lengths, load_chat, survival, survival_of_labels
+from indelible.canaries.preflight import check_lengths, load_renderer, survival, survival_of_labels
 from indelible.data.formats import read_records
 from indelible.environment import run_facts
 from indelible.models.sources import locate
 from indelible.progress import say
+from indelible.report.canary_wording import said_of_screens
 from indelible.runs import RunDir
 
 
@@ -43,7 +44,7 @@ def make_design(
     if model is None:
         say("not checked against a tokenizer: give --model, or run `indelible canary check` before training")
     else:
-        chat, limit = load_chat(model, template=template, trust_remote_code=False, chat_data=True)
+        chat, limit = load_renderer(model, on_screens=design.on_screens, template=template)
         limit = min(max_tokens or limit, limit)
         survived = survival(design, chat, max_tokens=limit)
         check_lengths(rows, chat, max_tokens=limit)
@@ -65,6 +66,8 @@ def make_design(
             f"all {survived['canaries']} planted codes survive tokenisation and truncation and lie under the loss "
             f"(longest row {survived['longest_row_tokens']} tokens)"
         )
+    if survived and design.on_screens:
+        lines.append(said_of_screens(survived))
     return "\n".join(lines)
 
 
@@ -75,13 +78,15 @@ def check_design(path: Path, model: str, *, max_tokens: int | None, labels: Path
         DataError: a code would not be trained on.
     """
     design = read_design(path)
-    chat, limit = load_chat(model, template=template, trust_remote_code=False, chat_data=True)
+    chat, limit = load_renderer(model, on_screens=design.on_screens, template=template)
     limit = min(max_tokens or limit, limit)
     facts = survival(design, chat, max_tokens=limit)
     task = design.config.task
     records = read_records(path / TRAIN_FILE, format=task.format, columns=task.columns).records
     check_lengths(records, chat, max_tokens=limit)
     said = f"{facts['canaries']} planted codes survive; longest row {facts['longest_row_tokens']} tokens"
+    if design.on_screens:
+        said += f"; {said_of_screens(facts)}"
     if labels is not None:
         found = survival_of_labels(design, chat, labels)
         said += f"; the trainer's own labels supervise all {found['supervised']} canary rows"

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
+from indelible.canaries.screen_config import ScreenOptions
 from indelible.config import ModelOptions, Seed, Seeds, Settings
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """Names of arms: they become names of folders."""
 
 PROBES = ("redacted", "as-trained", "substituted", "unseen", "plain")
+SCREEN_PROBES = ("redacted", "as-trained", "visible", "substituted", "absent", "unseen", "plain")
+"""Of canaries on screens."""
 
 
 class TaskOptions(Settings):
     """Which task the canaries hide in.
 
-    `name`: email, support, banking77, tatqa, file. `path`: the folder of banking77 or tatqa, or the user's own file.
+    `name`: email, support, banking77, tatqa, file, screens. `path`: the folder of banking77 or tatqa, the user's own
+    file, or the folder of the user's own screens.
     `request` and `answer` (task `file`): what a canary adds to a row of the user; `{cue}` and `{code}` are where cue
     and code go, `{name}` a fictitious customer, `{prompt}` and `{answer}` the row's own text.
     """
@@ -28,6 +39,23 @@ class TaskOptions(Settings):
     answer: str = "{answer}\nCustomer: {name}. Request reference: {code}"
     format: str = "auto"
     columns: dict[str, str] | None = None
+    screens: ScreenOptions | None = None
+
+    @model_validator(mode="after")
+    def _no_screens_in_text(self) -> TaskOptions:
+        if self.screens is not None and self.name != "screens":
+            raise ValueError(f"screens are settings of the task screens, and this is {self.name}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Digests of text designs stay what they were before there were screens.
+        return _without(handler(self), "screens")
+
+
+def _without(dumped: dict[str, Any], name: str) -> dict[str, Any]:
+    """Settings without one that is not set."""
+    return {key: value for key, value in dumped.items() if key != name or value is not None}
 
 
 class Window(Settings):
@@ -67,14 +95,26 @@ def _many(value: Any) -> Any:
 class Cohort(Settings):
     """Canaries put beside the focal ones.
 
+    Over several doses its canaries are dealt evenly.
     `one_shot`: as many distinct canaries as there would be appearances, each once, in the same places.
     """
 
     canaries: int = Field(ge=1)
-    dose: int = Field(default=4, ge=1)
+    dose: int | tuple[int, ...] = 4
     cue: str = "redacted"
     placement: Placement = "uniform"
     one_shot: bool = False
+
+    @property
+    def doses(self) -> tuple[int, ...]:
+        """All of them."""
+        return self.dose if isinstance(self.dose, tuple) else (self.dose,)
+
+    @model_validator(mode="after")
+    def _dealt(self) -> Cohort:
+        if not self.doses or min(self.doses) < 1 or (self.one_shot and len(self.doses) > 1):
+            raise ValueError("dose is one or several whole numbers from 1, and exactly one with one_shot")
+        return self
 
 
 class DesignConfig(Settings):
@@ -86,6 +126,9 @@ class DesignConfig(Settings):
     `rotation` r gives every canary the combination r places on. `reserve`: places set aside for a canary, the largest
     dose by default; designs of one reserve have nested places. `balance`: every symbol stands about equally often at
     every position of the codes.
+    `panel`: of the task `screens`, one half of the trained screens, balanced by prefix (C-A3); both without it. There
+    `code` is AAA-XXXX-XXXX by default, `controls` 10, and `instruction` and `explain` are part of the canaries' own
+    instruction.
     """
 
     task: TaskOptions = TaskOptions()
@@ -113,6 +156,18 @@ class DesignConfig(Settings):
     heldout: int = Field(default=64, ge=0)
     format: Literal["messages", "instruction", "llama-factory", "axolotl"] = "messages"
     seed: Seed = 0
+    panel: Literal[0, 1] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _for_screens(cls, given: Any) -> Any:
+        task = given.get("task") if isinstance(given, dict) else None
+        name = task.get("name") if isinstance(task, dict) else getattr(task, "name", None)
+        return {"code": "AAA-XXXX-XXXX", "controls": 10, **given} if name == "screens" else given
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without(handler(self), "panel")
 
     @property
     def n_rows(self) -> int:
@@ -134,10 +189,14 @@ class DesignConfig(Settings):
             raise ValueError(f"reserve {self.reserve} is below dose {max(self.dose)}")
         if self.coins and self.displacement != "in-place":
             raise ValueError("coins need displacement in-place: elsewhere a coin that falls moves other rows")
+        if self.task.name == "screens" and self.format not in ("messages", "llama-factory"):
+            raise ValueError(f"format {self.format} has no place for pictures: messages or llama-factory")
+        if self.panel is not None and self.task.name != "screens":
+            raise ValueError(f"panel halves the screens of the task screens, and this is {self.task.name}")
         return self
 
 
-ProbeName = Literal["redacted", "as-trained", "substituted", "unseen", "plain"]
+ProbeName = Literal["redacted", "as-trained", "visible", "substituted", "absent", "unseen", "plain"]
 
 
 class ProbeOptions(Settings):
@@ -158,9 +217,16 @@ class ProbeOptions(Settings):
     base: bool = True
     utility: int = Field(default=64, ge=0)
 
+    def of_task(self, name: str) -> ProbeOptions:
+        """With the default probes of a task: on screens those of C-B2 and C-C2."""
+        if name != "screens" or "probes" in self.model_fields_set:
+            return self
+        return self.model_copy(update={"probes": SCREEN_PROBES[:5]})
+
 
 class CanaryAuditConfig(Settings):
-    """`indelible canary audit`. `models` are checkpoints of one training, in order; `clean` one without canaries."""
+    """`indelible canary audit`. `models` are checkpoints of one training, in order; `clean` one without canaries.
+    `with_text`: the report may show the user's own screens."""
 
     models: tuple[str, ...] = Field(min_length=1)
     design: str
@@ -170,6 +236,7 @@ class CanaryAuditConfig(Settings):
     probe: ProbeOptions = ProbeOptions()
     load: ModelOptions = ModelOptions()
     level: float = Field(default=0.95, gt=0.5, lt=1)
+    with_text: bool = False
 
 
 class CanaryTraining(Settings):
@@ -213,5 +280,6 @@ class CanaryRunConfig(Settings):
     learning_rates: tuple[float, ...] = ()
     load: ModelOptions = ModelOptions()
     keep_models: bool = False
+    with_text: bool = False
     level: float = Field(default=0.95, gt=0.5, lt=1)
     out: str | None = None

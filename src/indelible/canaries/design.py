@@ -7,26 +7,19 @@ in one setting agree in all else: same identities, codes, places and background,
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from indelible.canaries.allotment import canaries_of, places_of, plan_canaries, population
 from indelible.canaries.base import Canary, Role, Row
 from indelible.canaries.codes import CodeFormat, code_format
-from indelible.canaries.config import Cohort, DesignConfig, Placement
+from indelible.canaries.config import DesignConfig
 from indelible.canaries.encodings import Cue, make_cue
 from indelible.canaries.formats import TrainingRow
 from indelible.canaries.insertion import Insertion, background_sequence, insert
-from indelible.canaries.schedule import (
-    Request,
-    checkpoint_steps,
-    combinations,
-    count_updates,
-    deal,
-    place,
-    placement_name,
-    spacing_updates,
-)
+from indelible.canaries.schedule import checkpoint_steps, count_updates
+from indelible.canaries.screen_config import ScreenOptions
+from indelible.canaries.screen_task import ScreenTask
 from indelible.canaries.tasks import Task, make_task
 from indelible.data.records import Message
 from indelible.errors import ConfigError, DataError
@@ -67,6 +60,11 @@ class Design:
         return [c for c in self.canaries if c.role in roles]
 
     @property
+    def on_screens(self) -> bool:
+        """Whether the canaries stand on screens."""
+        return self.config.task.name == "screens"
+
+    @property
     def population(self) -> str:
         """What else is in training, in words: `alone`, `mixed doses`, `auxiliary ...`."""
         return population(self.config)
@@ -81,8 +79,9 @@ class Design:
 
     def row_of(self, canary: Canary) -> TrainingRow:
         """The training row of a canary."""
-        shown = canary.identity.shown(self.cue(canary.cue).encode(canary.code))
-        return TrainingRow(self.turns(shown), canary.identity.answer(self.codes.written(canary.code)))
+        cue, identity = self.cue(canary.cue).encode(canary.code), canary.identity
+        answer = identity.answer(self.codes.written(canary.code))
+        return TrainingRow(self.turns(identity.shown(cue)), answer, images=identity.pictures(cue))
 
 
 def build_design(config: DesignConfig) -> tuple[Design, list[TrainingRow], dict[str, Row]]:
@@ -94,7 +93,8 @@ def build_design(config: DesignConfig) -> tuple[Design, list[TrainingRow], dict[
     Raises:
         ConfigError, DataError: one line.
     """
-    task, codes = make_task(config.task, config.heldout), code_format(config.code, config.prefixes)
+    codes = code_format(config.code, config.prefixes)
+    task = make_task(config.task, config.heldout, config.instruction, _rules(config, codes))
     cohorts = [cohort for cohort in (config.auxiliary, config.support) if cohort is not None]
     for name in (config.cue, *(cohort.cue for cohort in cohorts), *config.explain):
         make_cue(name, codes)
@@ -118,6 +118,8 @@ def build_design(config: DesignConfig) -> tuple[Design, list[TrainingRow], dict[
     )
     by_id = {c.id: c for c in canaries}
     system = " ".join(filter(None, (config.instruction or task.system, *_rules(config, codes))))
+    if isinstance(task, ScreenTask):  # there the canaries' own turns say it, and grounding rows do not
+        system = ""
     design = Design(
         config=config,
         codes=codes,
@@ -131,10 +133,11 @@ def build_design(config: DesignConfig) -> tuple[Design, list[TrainingRow], dict[
         n_steps=n_steps,
         checkpoints=checkpoint_steps(config),
     )
+    made = {name: design.row_of(by_id[name]) for name in slots}
     rows = [
-        design.row_of(by_id[entry])
+        made[entry]
         if isinstance(entry, str)
-        else TrainingRow(design.turns(entry.messages), entry.answer, entry.raw)
+        else TrainingRow(design.turns(entry.messages), entry.answer, entry.raw, entry.images)
         for entry in sequence
     ]
     design = replace(design, new_codes=_new_codes(design, rows))
@@ -156,92 +159,19 @@ def _rules(config: DesignConfig, codes: CodeFormat) -> list[str]:
     return [make_cue(name, codes).rule for name in config.explain]
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What is asked for a canary before it has a place."""
-
-    role: Role
-    cue: str
-    dose: int
-    placement: Placement | None
-
-
 def _canaries(
     config: DesignConfig, task: Task, codes: CodeFormat, n_steps: int
 ) -> tuple[list[Canary], dict[str, tuple[int, ...]]]:
     """The canaries in the order of `Design.canaries`, and the places of those in training."""
-    groups = combinations(config)
-    plans = [_Plan("focal", config.cue, *groups[g]) for g in deal(config.canaries, len(groups), config.rotation)]
-    plans += [_Plan("control", config.cue, 0, None)] * config.controls
-    plans += _cohort_plans("support", config.support)
-    plans += [_Plan("coin", config.cue, 1, "uniform")] * config.coins
-    plans += _cohort_plans("auxiliary", config.auxiliary)
-    identities = task.identities(len(plans), config.seed, codes)
-    drawn = _draw_codes(config, codes, [plan.role for plan in plans])
-    tosses = random.Random(f"{config.seed}:coins")
-    canaries = []
-    number: Counter[Role] = Counter()
-    for plan, identity, code in zip(plans, identities, drawn, strict=True):
-        included = tosses.random() < 0.5 if plan.role == "coin" else None
-        canaries.append(
-            Canary(
-                id=f"{plan.role}-{number[plan.role]:03d}",
-                role=plan.role,
-                identity=identity,
-                code=code,
-                cue=plan.cue,
-                dose=0 if included is False else plan.dose,
-                placement="never" if plan.placement is None else placement_name(plan.placement),
-                spacing=None if plan.placement is None or plan.dose < 2 else spacing_updates(plan.placement, n_steps),
-                included=included,
-            )
-        )
-        number[plan.role] += 1
-    return canaries, _slots(config, canaries, plans)
-
-
-def _cohort_plans(role: Role, cohort: Cohort | None) -> list[_Plan]:
-    if cohort is None:
-        return []
-    dose = 1 if cohort.one_shot else cohort.dose
-    return [_Plan(role, cohort.cue, dose, cohort.placement)] * _n_distinct(cohort)
-
-
-def _n_distinct(cohort: Cohort) -> int:
-    return cohort.canaries * (cohort.dose if cohort.one_shot else 1)
-
-
-def _slots(config: DesignConfig, canaries: Sequence[Canary], plans: Sequence[_Plan]) -> dict[str, tuple[int, ...]]:
-    """Rows of every canary in training. Focal canaries choose first, so that nothing put beside them moves them.
-
-    One-shot canaries take the places that repeated ones would have had. A coin keeps its place whichever side it
-    falls on; the background row stands there if it is left out.
-    """
-    requests: list[Request] = []
-    carriers: dict[str, list[str]] = {}  # a request that several one-shot canaries share
-    cohorts = {"support": config.support, "auxiliary": config.auxiliary}
-    for canary, plan in zip(canaries, plans, strict=True):
-        if plan.placement is None:
-            continue
-        cohort = cohorts.get(plan.role)
-        if cohort is not None and cohort.one_shot:
-            at = int(canary.id.rsplit("-", 1)[1]) // cohort.dose
-            carrier = f"{plan.role}-carrier-{at}"
-            if carrier not in carriers:
-                requests.append(Request(carrier, cohort.dose, cohort.dose, plan.placement))
-            carriers.setdefault(carrier, []).append(canary.id)
-            continue
-        reserve = (config.reserve or max(config.dose)) if plan.role == "focal" else plan.dose
-        requests.append(Request(canary.id, plan.dose, reserve, plan.placement))
-    placed = place(requests, n_rows=config.n_rows, batch_size=config.batch_size, seed=config.seed)
-    left_out = {canary.id for canary in canaries if canary.included is False}
-    slots: dict[str, tuple[int, ...]] = {}
-    for name, rows in placed.items():
-        if name in carriers:
-            slots |= {canary_id: (row,) for canary_id, row in zip(carriers[name], rows, strict=True)}
-        elif rows and name not in left_out:
-            slots[name] = rows
-    return slots
+    plans = plan_canaries(config)
+    roles = [plan.role for plan in plans]
+    if isinstance(task, ScreenTask):
+        identities, drawn = task.allocate(roles, codes, config.panel, balance=config.balance)
+    else:
+        identities = task.identities(len(plans), config.seed, codes)
+        drawn = _draw_codes(config, codes, roles)
+    canaries = canaries_of(config, plans, identities, drawn, n_steps)
+    return canaries, places_of(config, canaries, plans)
 
 
 def _draw_codes(config: DesignConfig, codes: CodeFormat, roles: Sequence[Role]) -> list[str]:
@@ -257,7 +187,10 @@ def _draw_codes(config: DesignConfig, codes: CodeFormat, roles: Sequence[Role]) 
 
 
 def _new_codes(design: Design, rows: Sequence[TrainingRow]) -> dict[str, tuple[str, ...]]:
-    """Codes for the probes `unseen` and `plain`: assigned to nobody, and found in no training row in any form."""
+    """Codes for the probes `unseen` and `plain`: assigned to nobody, and found in no training row in any form.
+
+    On screens one more, behind the others: the separately drawn one that `substituted` shows (C-B1).
+    """
     focal = design.of("focal")
     if not focal:
         return {}
@@ -269,10 +202,14 @@ def _new_codes(design: Design, rows: Sequence[TrainingRow]) -> dict[str, tuple[s
             continue
     hidden = {design.cue("redacted").encode(focal[0].code)}
     text = "\n".join(f"{m.content}" for row in rows for m in row.messages) + "\n".join(row.answer for row in rows)
+    n_each, seed = N_NEW_CODES, design.config.seed
+    if design.on_screens:
+        n_each, seed = N_NEW_CODES + 1, (design.config.task.screens or ScreenOptions()).seed  # as all codes there
+        text += "\n".join(design.cue(canary.cue).encode(canary.code) for canary in design.canaries)
     taken = {canary.code for canary in design.canaries}
-    rng = random.Random(f"{design.config.seed}:new codes")
+    rng = random.Random(f"{seed}:new codes")
     fresh: list[str] = []
-    wanted = N_NEW_CODES * len(focal)
+    wanted = n_each * len(focal)
     while len(fresh) < wanted:
         tried = design.codes.draw(min(wanted, design.codes.size - len(taken)), rng, exclude=taken)
         if not tried:
@@ -280,21 +217,4 @@ def _new_codes(design: Design, rows: Sequence[TrainingRow]) -> dict[str, tuple[s
         taken |= set(tried)
         shown = [{form(code) for form in forms} - hidden for code in tried]
         fresh += [code for code, texts in zip(tried, shown, strict=True) if not any(t in text for t in texts)]
-    return {canary.id: tuple(fresh[N_NEW_CODES * i : N_NEW_CODES * (i + 1)]) for i, canary in enumerate(focal)}
-
-
-def _cohort_name(what: str, cohort: Cohort) -> str:
-    dose = "one-shot" if cohort.one_shot else f"dose {cohort.dose}"
-    return f"{_n_distinct(cohort)} {what}, {dose}, {cohort.cue}, {placement_name(cohort.placement)}"
-
-
-def population(config: DesignConfig) -> str:
-    """What accompanies the focal canaries, in words."""
-    doses = sorted(set(config.dose))
-    parts = [f"mixed doses {', '.join(map(str, doses))}"] if len(doses) > 1 else []
-    if config.auxiliary is not None:
-        cohort = config.auxiliary
-        parts.append(_cohort_name("auxiliaries", cohort))
-    if config.support is not None:
-        parts.append(_cohort_name("support canaries", config.support))
-    return "; ".join(parts) or "alone"
+    return {canary.id: tuple(fresh[n_each * i : n_each * (i + 1)]) for i, canary in enumerate(focal)}

@@ -114,7 +114,10 @@ def ask_probes(
             if all(key in memo for key in part):
                 continue
             # Replies are made together as they were before an interruption, so that none depends on it.
-            queries = [Query(distinct[key].messages, bank.codes.written(distinct[key].assigned)) for key in part]
+            queries = [
+                Query(asked.messages, bank.codes.written(asked.assigned), asked.images)
+                for asked in (distinct[key] for key in part)
+            ]
             replies = model.generate(queries, limit, begun=[distinct[key].before for key in part])
             for key, query, reply in zip(part, queries, replies, strict=True):
                 if key not in memo:
@@ -179,7 +182,10 @@ def _read(model: LanguageModel, bank: Bank, probe: Probe, query: Query, reply: s
 
 
 def _key(settings: str, probe: Probe) -> str:
-    facts = asdict(probe) | {"probe": probe.probe in NEW_CODE_PROBES}
+    facts = asdict(replace(probe, images=())) | {"probe": probe.probe in NEW_CODE_PROBES}
+    facts.pop("images")
+    if probe.images:  # a picture counts by its hash
+        facts["images"] = [image.sha256 for image in probe.images]
     for name in ("canary_id", "repeat"):  # the same question about the same codes is one question, whoever asks
         facts.pop(name)
     return hashlib.sha256((settings + json.dumps(facts)).encode()).hexdigest()

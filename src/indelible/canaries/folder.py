@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -10,12 +11,22 @@ from typing import Any
 
 from indelible.canaries.base import Canary, Identity, Row
 from indelible.canaries.codes import code_format
-from indelible.canaries.config import DesignConfig
+from indelible.canaries.config import SCREEN_PROBES, DesignConfig
 from indelible.canaries.design import Design
 from indelible.canaries.formats import TRAIN_FILE, TrainingRow, row_object, write_training_file
 from indelible.canaries.insertion import Insertion, remove
 from indelible.canaries.probes import probes
+from indelible.canaries.screen_store import (
+    pictures_of,
+    read_screen,
+    read_stored,
+    stored_canary,
+    stored_probe,
+    stored_row,
+    write_pictures,
+)
 from indelible.data.records import Message
+from indelible.data.row_images import IMAGES
 from indelible.data.synthetic import write_jsonl
 from indelible.errors import DataError, UserError
 from indelible.models.builtin import file_sha256
@@ -30,9 +41,16 @@ PROBES = "probes.jsonl"
 
 
 def write_design(
-    run: RunDir, design: Design, rows: Sequence[TrainingRow], displaced: Mapping[str, Row], facts: Mapping[str, Any]
+    run: RunDir,
+    design: Design,
+    rows: Sequence[TrainingRow],
+    displaced: Mapping[str, Row],
+    facts: Mapping[str, Any],
+    *,
+    pictures: Path | None = None,
 ) -> None:
-    """Write a design's folder; `facts` go into its manifest beside what the design says of itself."""
+    """Write a design's folder; `facts` go into its manifest beside what the design says of itself. `pictures`: a folder
+    that keeps those of several designs once."""
     import pandas as pd
 
     config = design.config
@@ -40,7 +58,7 @@ def write_design(
     run.write_json(
         CANARIES,
         {
-            "canaries": [asdict(c) for c in design.canaries],
+            "canaries": [stored_canary(c) for c in design.canaries],
             "new_codes": {name: list(codes) for name, codes in design.new_codes.items()},
         },
     )
@@ -49,9 +67,12 @@ def write_design(
     for name, value in (("role", "role"), ("arm", "cue"), ("dose", "dose")):
         ledger[name] = [getattr(by_id[i.canary_id], value) for i in design.insertions]
     run.write_parquet(INSERTIONS, ledger)
-    write_jsonl(run.path / DISPLACED, [asdict(row) for row in displaced.values()])
-    write_jsonl(run.path / HELDOUT, [asdict(row) for row in design.heldout])
-    write_jsonl(run.path / PROBES, [asdict(p) for p in probes(design)])
+    asked = probes(design, SCREEN_PROBES[:5] if design.on_screens else None)  # new codes are many pictures
+    named = pictures_of([*rows, *displaced.values(), *design.heldout], design.canaries, asked)
+    write_pictures(run.path, named, pictures)
+    write_jsonl(run.path / DISPLACED, [stored_row(row) for row in displaced.values()])
+    write_jsonl(run.path / HELDOUT, [stored_row(row) for row in design.heldout])
+    write_jsonl(run.path / PROBES, [stored_probe(p) for p in asked])
     run.finish(
         {
             **facts,
@@ -117,10 +138,10 @@ def read_design(path: Path | str) -> Design:
         codes=code_format(config.code, config.prefixes),
         system=manifest["system"],
         max_new_tokens=manifest["max_new_tokens"],
-        canaries=tuple(_canary(c) for c in stored["canaries"]),
+        canaries=tuple(_canary(c, path) for c in stored["canaries"]),
         insertions=tuple(_insertion(row) for row in ledger.to_dict("records")),
         new_codes={name: tuple(codes) for name, codes in stored["new_codes"].items()},
-        heldout=tuple(_row(r) for r in read_lines(path / HELDOUT)),
+        heldout=tuple(_row(r, path) for r in read_lines(path / HELDOUT)),
         n_rows=manifest["n_rows"],
         n_steps=manifest["n_steps"],
         checkpoints=tuple(manifest["checkpoints"]),
@@ -130,7 +151,8 @@ def read_design(path: Path | str) -> Design:
 def restore(path: Path | str, out: Path) -> int:
     """Write the training file as it would be without canaries; how many rows were taken out.
 
-    The displaced rows return to where they stood. With `displacement: in-place` every other line is untouched.
+    The displaced rows return to where they stood. With `displacement: in-place` every other line is untouched. Pictures
+    stay in the design's folder: rows of a file elsewhere name them from there.
 
     Raises:
         UserError: `out` exists, or the design was changed.
@@ -140,7 +162,7 @@ def restore(path: Path | str, out: Path) -> int:
     if out.exists():
         raise UserError(f"{out} exists: give --out a new file")
     lines = (path / TRAIN_FILE).read_bytes().decode().removesuffix("\n").split("\n")
-    displaced = {row.id: row for row in map(_row, read_lines(path / DISPLACED))}
+    displaced = {row.id: row for row in (_row(r, path) for r in read_lines(path / DISPLACED))}
     at = {i.row: i.canary_id for i in design.insertions}
     sequence = [
         at[number] if number in at else Row(id=f"line {number}", messages=(), answer="", raw=line)
@@ -156,12 +178,24 @@ def restore(path: Path | str, out: Path) -> int:
     made = []
     for row in restored:
         if row.raw is not None:
-            made.append(row.raw)
+            made.append(_from_elsewhere(row.raw, path, out) if design.on_screens else row.raw)
             continue
-        whole = TrainingRow(design.turns(row.messages), row.answer)
-        made.append(json.dumps(row_object(whole, design.config.format), ensure_ascii=False))
+        whole = TrainingRow(design.turns(row.messages), row.answer, images=row.images)
+        line = json.dumps(row_object(whole, design.config.format), ensure_ascii=False)
+        made.append(_from_elsewhere(line, path, out) if design.on_screens else line)
     write_bytes(out, "".join(line + "\n" for line in made).encode())
     return len(design.insertions)
+
+
+def _from_elsewhere(line: str, folder: Path, out: Path) -> str:
+    """A line with the paths of its pictures as they are from the folder of `out`."""
+    if out.resolve().parent == folder.resolve():
+        return line
+    row = json.loads(line)
+    row[IMAGES] = [
+        Path(os.path.relpath((folder / name).resolve(), out.resolve().parent)).as_posix() for name in row[IMAGES]
+    ]
+    return json.dumps(row, ensure_ascii=False)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -179,12 +213,15 @@ def _messages(turns: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
     return tuple(Message(turn["role"], turn["content"], bool(turn.get("scored"))) for turn in turns)
 
 
-def _row(stored: Mapping[str, Any]) -> Row:
-    return Row(stored["id"], _messages(stored["messages"]), stored["answer"], stored["expected"], stored["raw"])
+def _row(stored: Mapping[str, Any], folder: Path) -> Row:
+    images = tuple(read_stored(folder, name) for name in stored.get("images", ()))
+    return Row(stored["id"], _messages(stored["messages"]), stored["answer"], stored["expected"], stored["raw"], images)
 
 
-def _canary(stored: Mapping[str, Any]) -> Canary:
-    identity = stored["identity"]
+def _canary(stored: Mapping[str, Any], folder: Path) -> Canary:
+    identity = dict(stored["identity"])
+    if "screen" in identity:
+        identity["screen"] = read_screen(folder, identity["screen"])
     return Canary(
         **{key: value for key, value in stored.items() if key != "identity"},
         identity=Identity(**{**identity, "messages": _messages(identity["messages"])}),

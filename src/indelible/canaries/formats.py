@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from indelible.data.pictures import Picture
 from indelible.data.records import Message
-from indelible.errors import ConfigError
+from indelible.data.row_images import IMAGES, MARKER
+from indelible.errors import ConfigError, DataError
 from indelible.runs import write_bytes
 
 TRAIN_FILE = "train.jsonl"
+PICTURES = "images"
+"""Folder of a design's pictures, each once under its hash."""
 
 
 @dataclass(frozen=True)
@@ -22,14 +26,32 @@ class TrainingRow:
     messages: tuple[Message, ...]
     answer: str
     raw: str | None = None
+    images: tuple[Picture, ...] = ()
+
+
+def picture_path(picture: Picture) -> str:
+    """Where a picture is in the folder of its design."""
+    return f"{PICTURES}/{picture.sha256}.png"
 
 
 def row_object(row: TrainingRow, format_: str) -> dict[str, Any]:
     """The row as an object: `messages` turns, or `instruction`, `input`, `output` and `system`.
 
     The instruction form holds one question and one answer. A conversation of several turns is written as messages.
+    Pictures are paths in `images`, and `<image>` stands for each before the text of the first user turn: the layout
+    that LLaMA-Factory and transformers' data sets of images use.
+
+    Raises:
+        DataError: the text of a row with pictures holds `<image>` itself.
     """
     turns = [{"role": m.role, "content": m.content} for m in row.messages]
+    if row.images:
+        if any(MARKER in turn["content"] for turn in turns):
+            raise DataError(f"a row with pictures holds '{MARKER}' in its text, which stands for a picture: remove it")
+        first = next(turn for turn in turns if turn["role"] == "user")
+        first["content"] = MARKER * len(row.images) + first["content"]
+        said = [*turns, {"role": "assistant", "content": row.answer}]
+        return {"messages": said, IMAGES: [picture_path(image) for image in row.images]}
     roles = [turn["role"] for turn in turns]
     if format_ != "instruction" or roles not in (["user"], ["system", "user"]):
         return {"messages": [*turns, {"role": "assistant", "content": row.answer}]}
@@ -87,7 +109,10 @@ def write_training_file(
         lines.append(json.dumps(made, ensure_ascii=False))
     write_bytes(folder / TRAIN_FILE, "".join(line + "\n" for line in lines).encode())
     if format_ == "llama-factory":
-        info = {"indelible_canaries": {"file_name": TRAIN_FILE, **_llama_factory_columns(sample, user_columns)}}
+        columns = _llama_factory_columns(sample, user_columns)
+        if any(row.images for row in rows):
+            columns["columns"][IMAGES] = IMAGES
+        info = {"indelible_canaries": {"file_name": TRAIN_FILE, **columns}}
         write_bytes(folder / "dataset_info.json", (json.dumps(info, indent=1) + "\n").encode())
         write_bytes(folder / "llamafactory.yaml", _LLAMA_FACTORY.encode())
     if format_ == "axolotl":

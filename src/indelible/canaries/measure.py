@@ -68,9 +68,9 @@ class Measured:
         return self.parts[-1].device if self.parts else "cpu"
 
 
-def load_options(load: ModelOptions) -> LoadOptions:
-    """How models are loaded; a design's rows are conversations."""
-    return LoadOptions(**load.model_dump(), chat_data=True)
+def load_options(load: ModelOptions, *, images: bool = False) -> LoadOptions:
+    """How models are loaded; a design's rows are conversations, on screens with images."""
+    return LoadOptions(**load.model_dump(), chat_data=True, images=images)
 
 
 def wanted_probes(design: Design, options: ProbeOptions, role: str) -> list[Probe]:
@@ -87,7 +87,9 @@ def wanted_probes(design: Design, options: ProbeOptions, role: str) -> list[Prob
 
 def missing_probes(design: Design, options: ProbeOptions) -> list[dict[str, str]]:
     """Probes that were asked for and that some canaries cannot have, for the manifest's `not_run`."""
-    if "substituted" not in options.probes:
+    if "absent" in options.probes and not design.on_screens:
+        return [{"what": "absent", "reason": "canaries of text stand in no pane that could be left out"}]
+    if "substituted" not in options.probes or design.on_screens:
         return []
     focal = design.of("focal")
     alone = sum(substitute(design, canary, focal) is None for canary in focal)
@@ -110,22 +112,26 @@ def measure(
 ) -> Part:
     """Ask one model its probes and its held-out rows; with `drift`, how it was loaded, check some of its arithmetic."""
     asked = wanted_probes(design, options, checkpoint.model)
+    # On screens checkpoints before the last are read for exposure alone (C-B2): a picture is much to compute.
+    whole = not (design.on_screens and checkpoint.model == "target" and checkpoint.step < checkpoint.n_steps)
+    asked = asked if whole else [probe for probe in asked if probe.probe == "redacted"]
     stage = f"{checkpoint.condition}, seed {design.config.seed}, {checkpoint.model} at update {checkpoint.step}"
     readings = ask_probes(model, make_bank(design, options.decoys), asked, options, memo, stage=stage)
-    rows = design.heldout[: options.utility]
-    key = (model.fingerprint, design.system, design.max_new_tokens, tuple(row.id for row in rows))
+    rows = design.heldout[: options.utility] if whole else ()
+    asked_of = tuple((row.id, *(image.sha256 for image in row.images)) for row in rows)
+    key = (model.fingerprint, design.system, design.max_new_tokens, asked_of)
     if key not in memo.utility:  # of the base, the same for every arm
         memo.utility[key] = measure_utility(model, design, rows, checkpoint, level=level)
     known, answers = memo.utility[key]
     where = {name: getattr(checkpoint, name) for name in ("condition", "step", "model")}
     utility = known | where | {"seed": design.config.seed}
     checked = None
-    if drift is not None:
+    if drift is not None and whole:
         checked = measure_drift(model, drift, answers, n=DRIFT_ROWS, seed=design.config.seed, base=None)
     return Part(
         checkpoint.model,
         readings_frame(design, checkpoint, asked, readings, level=level),
-        [utility],
+        [utility] if whole else [],
         describe(model, source),
         str(model.dtype).removeprefix("torch."),
         str(model.device),

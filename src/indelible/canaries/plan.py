@@ -14,7 +14,7 @@ from indelible.errors import ConfigError
 
 CLEAN = "clean"
 
-_AXES_OF_DESIGN = ("cue", "dose", "placement", "rotation", "reserve", "auxiliary", "support")
+_AXES_OF_DESIGN = ("cue", "dose", "placement", "rotation", "reserve", "auxiliary", "support", "panel")
 _NO_MATTER = ("controls", "heldout", "format", "delay", "seed")
 _AXES_OF_TRAINING = ("schedule",)
 _NO_MATTER_IN_TRAINING = ("save_at", "device", "micro_batch_tokens", "max_tokens")
@@ -53,6 +53,8 @@ def plan_trials(config: CanaryRunConfig) -> list[Trial]:
                 if (one.design, one.training, one.probe) == (other.design, other.training, other.probe):
                     raise ConfigError(f"arms '{other.condition}' and '{one.condition}' are the same")
         trials += arms
+    if len({trial.design.task.name == "screens" for trial in trials}) > 1:
+        raise ConfigError("arms of the task screens stand beside arms of text: give each a run of its own")
     return trials
 
 
@@ -66,6 +68,7 @@ def _trial(config: CanaryRunConfig, name: str, seed: int) -> Trial:
         design, _ = resolve(DesignConfig, {**given, "seed": seed})
         training, _ = resolve(CanaryTraining, parts["training"])
         probe, _ = resolve(ProbeOptions, parts["probe"])
+        probe = probe.of_task(design.task.name)
     except ConfigError as error:
         raise ConfigError(f"arm '{name}': {error}") from error
     return Trial(name, seed, design, training, probe)
@@ -103,6 +106,7 @@ def background_of(design: DesignConfig) -> DesignConfig:
         "delay": None,
         "cue": "redacted",
         "displacement": "in-place",
+        "panel": None,
     }
     return design.model_copy(update=empty)
 

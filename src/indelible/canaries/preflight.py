@@ -6,17 +6,29 @@ A canary whose code is cut off or masked teaches nothing, and its low exposure w
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from indelible.canaries.base import Canary
 from indelible.canaries.design import Design
 from indelible.canaries.formats import TrainingRow
 from indelible.canaries.probes import probes
-from indelible.data.chat import ChatFormat
+from indelible.canaries.screen_preflight import Eyes, check_screens, load_eyes
+from indelible.data.chat import ChatFormat, Encoded
 from indelible.data.records import Query, Record
 from indelible.errors import DataError
+
+
+class Renderer(Protocol):
+    """What turns a question into tokens: a chat format, or for questions with pictures `screen_preflight.Eyes`."""
+
+    @property
+    def tokenizer(self) -> Any: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def encode(self) -> Callable[[Query], Encoded]: ...
 
 
 def load_chat(model: str, *, template: str | None, trust_remote_code: bool, chat_data: bool) -> tuple[ChatFormat, int]:
@@ -41,7 +53,7 @@ def load_chat(model: str, *, template: str | None, trust_remote_code: bool, chat
     return chat, context_length(config, tokenizer)
 
 
-def survival(design: Design, chat: ChatFormat, *, max_tokens: int) -> dict[str, Any]:
+def survival(design: Design, chat: Renderer, *, max_tokens: int) -> dict[str, Any]:
     """Check every canary that is in training, and that every probe fits.
 
     Args:
@@ -79,20 +91,35 @@ def survival(design: Design, chat: ChatFormat, *, max_tokens: int) -> dict[str, 
             f"tokens (the longest row has {longest}), {supervised} have their code under the loss; expected all: "
             "shorten the rows, raise --max-tokens, or give the trainer's own --template"
         )
-    asked = [Query(p.messages, design.codes.written(p.assigned)) for p in probes(design, ("redacted", "as-trained"))]
+    asked = [
+        Query(p.messages, design.codes.written(p.assigned), p.images)
+        for p in probes(design, ("redacted", "as-trained"))
+    ]
     most = max((len(chat.encode(q)) for q in asked), default=0)
     if most > max_tokens:
         raise DataError(f"a probe has {most} tokens, the model takes {max_tokens}: shorten the rows")
-    return facts | {"longest_probe_tokens": most}
+    facts |= {"longest_probe_tokens": most}
+    if isinstance(chat, Eyes):
+        facts |= check_screens(design, chat)
+    return facts
 
 
-def check_lengths(rows: Iterable[TrainingRow | Record], chat: ChatFormat, *, max_tokens: int) -> None:
+def load_renderer(
+    model: str, *, on_screens: bool, template: str | None, trust_remote_code: bool = False
+) -> tuple[Renderer, int]:
+    """What a design is checked with: `load_chat`, or for one on screens `load_eyes`."""
+    if on_screens:
+        return load_eyes(model, template=template, trust_remote_code=trust_remote_code)
+    return load_chat(model, template=template, trust_remote_code=trust_remote_code, chat_data=True)
+
+
+def check_lengths(rows: Iterable[TrainingRow | Record], chat: Renderer, *, max_tokens: int) -> None:
     """Every row of a training file must fit: a row that the trainer leaves out moves all that follow it.
 
     Raises:
         DataError: a row is too long.
     """
-    lengths = [len(chat.encode(Query(row.messages, _answer(row)))) for row in rows]
+    lengths = [len(chat.encode(Query(row.messages, _answer(row), row.images))) for row in rows]
     long = [number for number, n in enumerate(lengths) if n > max_tokens]
     if long:
         raise DataError(
@@ -106,9 +133,9 @@ def _answer(row: TrainingRow | Record) -> str:
     return row.answer if isinstance(row, TrainingRow) else row.target
 
 
-def _check(design: Design, canary: Canary, row: TrainingRow, chat: ChatFormat) -> tuple[int, bool, bool]:
+def _check(design: Design, canary: Canary, row: TrainingRow, chat: Renderer) -> tuple[int, bool, bool]:
     """Tokens of a canary's row; whether its code reads back; whether all of it is under the loss."""
-    encoded = chat.encode(Query(row.messages, row.answer))
+    encoded = chat.encode(Query(row.messages, row.answer, row.images))
     written = design.codes.written(canary.code)
     target = encoded.input_ids[encoded.is_target].tolist()
     readable = written in chat.tokenizer.decode(target)
@@ -121,7 +148,7 @@ def _check(design: Design, canary: Canary, row: TrainingRow, chat: ChatFormat) -
     return len(encoded), readable, covered >= set(range(start, start + len(written)))
 
 
-def survival_of_labels(design: Design, chat: ChatFormat, dump: Path) -> dict[str, Any]:
+def survival_of_labels(design: Design, chat: Renderer, dump: Path) -> dict[str, Any]:
     """The same check on what a trainer really fed its model: one JSON line a training row, in order, with `input_ids`
     and `labels` (-100 where there is no loss).
 
@@ -155,7 +182,7 @@ def survival_of_labels(design: Design, chat: ChatFormat, dump: Path) -> dict[str
     return {"rows_checked": len(design.insertions), "supervised": len(design.insertions)}
 
 
-def _supervised_text(row: dict[str, Any], chat: ChatFormat, where: str) -> str:
+def _supervised_text(row: dict[str, Any], chat: Renderer, where: str) -> str:
     labels: Sequence[int] | None = row.get("labels")
     if labels is None or "input_ids" not in row or len(labels) != len(row["input_ids"]):
         raise DataError(f"{where}: expected `input_ids` and `labels` of one length")

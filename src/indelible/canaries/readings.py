@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -14,6 +15,7 @@ from indelible.canaries.base import Canary, Row
 from indelible.canaries.design import Design
 from indelible.canaries.exposure import ENUMERATED, Reading
 from indelible.canaries.probes import Probe
+from indelible.canaries.screen_rows import grounding_reply
 from indelible.canaries.tasks import correct_reply
 from indelible.data.records import Query
 from indelible.models.base import LanguageModel, TokenLogprobs
@@ -112,7 +114,10 @@ def canary_key(canary: Canary) -> str:
     """The same for canaries of one code in one context, whatever the run calls them."""
     identity = canary.identity
     turns = [[m.role, m.content] for m in identity.messages]
-    facts = json.dumps([canary.code, turns, identity.before, identity.after])
+    told: list[Any] = [canary.code, turns, identity.before, identity.after]
+    if identity.screen is not None:
+        told += [identity.screen.picture.sha256, list(identity.screen.source)]
+    facts = json.dumps(told)
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 
@@ -136,7 +141,8 @@ def measure_utility(
     level: float,
     accuracy: bool = True,
 ) -> tuple[dict[str, object], Mapping[Query, TokenLogprobs]]:
-    """Loss on held-out rows (nats a token of the answer), and the task's accuracy where it has one.
+    """Loss on held-out rows (nats a token of the answer), and the task's accuracy where it has one: on screens that of
+    grounding, and the share of replies that could be parsed (C-A4).
 
     Returns:
         a row of `utility.json`, and the answers it rests on.
@@ -155,7 +161,7 @@ def measure_utility(
     }
     if not rows:
         return row, {}
-    queries = [Query(design.turns(r.messages), r.answer) for r in rows]
+    queries = [Query(design.turns(r.messages), r.answer, r.images) for r in rows]
     answers, _ = answer(model, queries, stage="held-out loss")
     scored = [answers[q].logprobs for q in queries if q not in answers.failed]
     n_tokens = sum(map(len, scored))
@@ -170,4 +176,7 @@ def measure_utility(
         right = sum(correct_reply(design.config.task.name, reply, r) for reply, r in zip(replies, rows, strict=True))
         interval = clopper_pearson(right, len(rows), level)
         row |= {"accuracy": right / len(rows), "accuracy_low": interval.low, "accuracy_high": interval.high}
+        if design.on_screens:
+            parsed = sum(grounding_reply(reply, r.expected)[1] for reply, r in zip(replies, rows, strict=True))
+            row |= {"parse_rate": parsed / len(rows)}
     return row, answers.found

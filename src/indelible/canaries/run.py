@@ -17,6 +17,7 @@ from indelible.canaries.config import CanaryRunConfig
 from indelible.canaries.folder import INSERTIONS, design_facts
 from indelible.canaries.measure import Measured, conclude, missing_probes
 from indelible.canaries.plan import Trial, common_settings, plan_trials
+from indelible.canaries.screen_sheet import write_sheet
 from indelible.environment import default_out, run_facts
 from indelible.errors import UserError
 from indelible.models.sources import locate
@@ -41,7 +42,7 @@ def run_canaries(config: CanaryRunConfig, given: Mapping[str, Any], *, command: 
     RunDir.check(out, force=force)
     work = _open_work(out, config, force=force)
     started = time.monotonic()
-    bench = Bench(config, work)
+    bench = Bench(config, work, on_screens=trials[0].design.task.name == "screens")
     try:
         designs = bench.prepare(trials)
     except UserError:
@@ -65,6 +66,7 @@ def run_canaries(config: CanaryRunConfig, given: Mapping[str, Any], *, command: 
                 bench.forget(key)
     first = trials[0]
     run = RunDir.open(out, force=force)
+    write_sheet(run, [designs[trial.name] for trial in trials], with_text=config.with_text)
     facts = {
         **run_facts("canary-run", run.path, config, given, command, device=measured.device),
         "design": design_facts(designs[first.name]),
@@ -121,7 +123,7 @@ def _open_work(out: Path, config: CanaryRunConfig, *, force: bool) -> Path:
         UserError: it holds something else, or the work of other settings.
     """
     work = out.with_name(out.name + "-work")
-    settings = config.model_dump(mode="json", exclude={"out", "keep_models", "name", "seeds"})
+    settings = config.model_dump(mode="json", exclude={"out", "keep_models", "name", "seeds", "with_text"})
     if work.exists() and not (work / SETTINGS).exists() and any(work.iterdir()):
         raise UserError(f"{work} exists and was not made by a canary run; give another --out")
     if (work / SETTINGS).exists():

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from indelible.canaries.base import SLOT, Identity, Row
 from indelible.canaries.config import TaskOptions
 from indelible.canaries.identities import Form, Host, fields, first, make_identities, senders
+from indelible.canaries.screen_config import ScreenOptions
+from indelible.canaries.screen_rows import grounding_correct
 from indelible.data.corpora import (
     FileRow,
     intent_answer,
@@ -260,6 +262,7 @@ SCORERS: Mapping[str, Callable[[str, Any], bool]] = {
     "support": intent_correct,
     "banking77": intent_correct,
     "tatqa": tatqa_correct,
+    "screens": grounding_correct,
 }
 """Task accuracy of a reply, for the tasks that have one."""
 
@@ -278,13 +281,17 @@ TASKS: Mapping[str, Callable[[TaskOptions, int], Task]] = {
 }
 
 
-def make_task(options: TaskOptions, n_heldout: int = 64) -> Task:
+def make_task(
+    options: TaskOptions, n_heldout: int = 64, instruction: str | None = None, rules: Sequence[str] = ()
+) -> Task:
     """The task of some options; data sets and files are read here.
 
     support: messages of bank customers, answered with their intent; our own generator.
     email: a rough draft rewritten as a formal mail (section III-D); our own generator; no accuracy.
     banking77, tatqa: the published data sets (section V). file: the user's own rows, with canaries made from them;
     `n_heldout` of them, a tenth at most, are kept out of training.
+    screens: grounding of screen elements, with canaries on screens (`screen_task`); the one task whose canaries say
+    `instruction` and `rules` themselves.
 
     Differs from the paper: the question a canary is made from is no background row (section V preserves source examples
     without saying so), except in task `file`.
@@ -292,6 +299,11 @@ def make_task(options: TaskOptions, n_heldout: int = 64) -> Task:
     Raises:
         ConfigError: an unknown name, a missing path, a template of `file` that lacks its slot. DataError: the data.
     """
+    if options.name == "screens":
+        from indelible.canaries.screen_task import ScreenTask, instruction_of
+
+        said = instruction_of(instruction, rules)
+        return ScreenTask(options.path, options.screens or ScreenOptions(), said, n_heldout)
     if options.name not in TASKS:
-        raise ConfigError(did_you_mean(options.name, list(TASKS), "task"))
+        raise ConfigError(did_you_mean(options.name, [*TASKS, "screens"], "task"))
     return TASKS[options.name](options, n_heldout)

@@ -16,6 +16,7 @@ from indelible.data.duplicates import content_ids, normalise, short_digest
 from indelible.data.files import Rows, fail, listed, load_rows
 from indelible.data.layouts import LAYOUTS, Layout
 from indelible.data.records import Message, Record, Role
+from indelible.data.row_images import IMAGES, MARKER, PictureReader, without_markers
 from indelible.errors import ConfigError, did_you_mean
 
 
@@ -94,11 +95,16 @@ def read_records(
     layout = _layout(name, raw, rows, format)
     used = {id_column, group_column, *ID_COLUMNS, *(() if layout.kind == "text" else SYSTEM_COLUMNS)}
     used |= set(columns.values()) if columns else {*layout.columns, *layout.optional}
+    used |= {IMAGES} if layout.kind != "text" else set()
     counts: Counter[str] = Counter()
     kept: list[int] = []
     records: list[Record] = []
+    reader = PictureReader(Path(name).parent)
     for i, row in enumerate(rows):
-        record = _record(row, layout, f"{name}, {raw.unit} {raw.places[i]}", strip, counts)
+        where = f"{name}, {raw.unit} {raw.places[i]}"
+        record = _record(row, layout, where, strip, counts)
+        if layout.kind != "text" and (images := reader.of_row(raw.rows[i], where)):
+            record = replace(record, messages=without_markers(record.messages, len(images), where), images=images)
         if record.target.strip():
             kept.append(i)
             records.append(record)
@@ -217,8 +223,10 @@ def _turns(value: Any, where: str, column: str, counts: Counter[str]) -> tuple[t
         if not isinstance(role, str) or role.lower() not in _ROLES:
             fail(f"{where}: turn {n} of '{column}' has the role {role!r}; expected one of {listed(_ROLES)}.")
         content = turn[keys[1]]
-        if isinstance(content, list) and all(isinstance(p, Mapping) and p.get("type") == "text" for p in content):
-            content = "".join(_text(p.get("text"), where, column) for p in content)
+        if isinstance(content, list) and all(
+            isinstance(p, Mapping) and p.get("type") in ("text", "image") for p in content
+        ):
+            content = "".join(MARKER if p["type"] == "image" else _text(p.get("text"), where, column) for p in content)
         turns.append(Message(_ROLES[role.lower()], _text(content, where, column)))
     last = max((i for i, m in enumerate(turns) if m.role == "assistant"), default=-1)
     if last < 0:

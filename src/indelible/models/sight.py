@@ -29,6 +29,8 @@ FEATURE_BYTES = 1 << 28
 """Memory of the encoder's outputs that are kept for further questions about the same pictures."""
 N_PROCESSED = 4
 """Processed pictures that are kept; they are larger than their features."""
+INPUTS = ("pixel_values", "pixel_attention_mask", "image_grid_thw", "n_image_tokens")
+"""What transformers modules take of a processed picture; a family has some of these."""
 
 
 @dataclass(eq=False)
@@ -184,7 +186,7 @@ class Sight:
     def inputs(self, numbers: Sequence[int]) -> dict[str, Tensor]:
         """Pictures as the transformers module takes them, for one prompt that shows them in this order."""
         parts = [self.processed(n) for n in numbers]
-        names = [n for n in ("pixel_values", "pixel_attention_mask", "image_grid_thw") if n in parts[0]]
+        names = [n for n in INPUTS if n in parts[0]]
         # Idefics3 has a dimension for prompts before that of tiles; the others put tiles or patches in one row
         along = 1 if "pixel_attention_mask" in parts[0] else 0
         return {name: torch.cat([part[name] for part in parts], dim=along) for name in names}

@@ -108,8 +108,8 @@ class VisionModel(CausalModel):
         Raises:
             ModelError: the template does not take these images, or an image has other tokens than in training.
         """
-        encoded = self._chat(query).encode(replace(query, images=()))
-        return replace(encoded, input_ids=self.sight.numbered(encoded.input_ids, query.images))
+        assert isinstance(self.chat, VisionChat)
+        return encode_seen(self.chat, self.sight, query)
 
     def answer_ids(self, query: Query, texts: Sequence[str], n_fixed: int) -> tuple[Ids, list[Ids]]:
         """As for text, behind the query's images.
@@ -148,7 +148,17 @@ class VisionModel(CausalModel):
 
     def _chat(self, query: Query) -> VisionChat:
         assert isinstance(self.chat, VisionChat)
-        return replace(self.chat, written=tuple(self.sight.written(image) for image in query.images))
+        return _of_images(self.chat, self.sight, query)
+
+
+def encode_seen(chat: VisionChat, sight: Sight, query: Query) -> Encoded:
+    """Tokens of a query with images, which needs no weights."""
+    encoded = _of_images(chat, sight, query).encode(replace(query, images=()))
+    return replace(encoded, input_ids=sight.numbered(encoded.input_ids, query.images))
+
+
+def _of_images(chat: VisionChat, sight: Sight, query: Query) -> VisionChat:
+    return replace(chat, written=tuple(sight.written(image) for image in query.images))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ torchvision is installed; videos are not processed.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,7 @@ class Family:
         options: settings of the processor, from the model's config.
         restore: the picture that the encoder sees, from one image's processed arrays: (H, W, 3), still normalised.
         rotary: position ids have three rows (time, height, width).
+        module: where the family's classes are; importing it makes transformers know them.
     """
 
     name: str
@@ -42,12 +44,11 @@ class Family:
     options: Callable[[Any], dict[str, Any]]
     restore: Callable[[Any, Mapping[str, Any]], Tiles]
     rotary: bool = False
+    module: str = "transformers"
 
     def make_processor(self, image_processor: Any, tokenizer: Any, config: Any) -> Any:
         """The family's processor without its part for videos, which needs libraries that images do not."""
-        import transformers
-
-        native = getattr(transformers, self.processor)
+        native = getattr(importlib.import_module(self.module), self.processor)
         parts = ["image_processor", "tokenizer"]
         images_only = type(f"{self.processor}ForImages", (native,), {"get_attributes": classmethod(lambda _: parts)})
         return images_only(image_processor=image_processor, tokenizer=tokenizer, **self.options(config))
@@ -64,6 +65,11 @@ def _cropped_tiles(processor: Any, height: int, width: int) -> dict[str, Any]:
 def _split_rows(processor: Any, height: int, width: int) -> dict[str, Any]:
     _, rows, columns = processor.get_number_of_image_patches(height, width, {})
     return {"rows": [[rows]], "cols": [[columns]]}
+
+
+def _read_pixels(processor: Any, height: int, width: int) -> dict[str, Any]:
+    shape: dict[str, Any] = processor.shape_of(height, width)
+    return shape
 
 
 def _from_patches(processor: Any, arrays: Mapping[str, Any]) -> Tiles:
@@ -89,6 +95,11 @@ def _from_rows(processor: Any, arrays: Mapping[str, Any]) -> Tiles:
     tiles = np.asarray(arrays["pixel_values"], dtype=np.float32)[0]  # (N, 3, S, S); the last shows the whole
     (((rows,),), ((columns,),)) = arrays["rows"], arrays["cols"]
     return _joined(tiles[: rows * columns], rows, columns) if rows else _joined(tiles, 1, 1)
+
+
+def _from_pixels(processor: Any, arrays: Mapping[str, Any]) -> Tiles:
+    _, height, width = (int(n) for n in arrays["image_grid_thw"][0])
+    return np.asarray(arrays["pixel_values"], dtype=np.float32).reshape(height, width, 3)
 
 
 def _joined(tiles: Tiles, rows: int, columns: int) -> Tiles:
@@ -127,6 +138,10 @@ FAMILIES: dict[str, Family] = {
     ),
     "idefics3": Family("Idefics3", *IDEFICS),
     "smolvlm": Family("SmolVLM", *IDEFICS),  # its own processor writes the same, and imports a library for videos
+    "screenreader": Family(
+        *("screenreader", "ScreenReaderProcessor", r".*\breader\b.*", _read_pixels, _no_options, _from_pixels),
+        module="indelible.models.screenreader",
+    ),
 }
 """By the `model_type` of a model's config."""
 

@@ -3,6 +3,8 @@ it sees."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 from dataclasses import fields
 from pathlib import Path
@@ -30,12 +32,12 @@ def check_vision(source: Source) -> Family:
     Raises:
         ModelError: it has no vision tower, or no image processing. MissingExtra: Pillow is not installed.
     """
-    import importlib.util
-
     if importlib.util.find_spec("PIL") is None:
         raise MissingExtra("questions with images need Pillow: pip install 'indelible[vision]'")
     config = _read(source.folder / "config.json", source.given)
-    return family_of(source.given, config.get("model_type"))
+    family = family_of(source.given, config.get("model_type"))
+    importlib.import_module(family.module)  # before its weights are read: transformers must know its classes
+    return family
 
 
 def with_vision(model: CausalModel, source: Source, under: Source) -> VisionModel:
@@ -48,24 +50,34 @@ def with_vision(model: CausalModel, source: Source, under: Source) -> VisionMode
     Raises:
         ModelError: no image processing can be loaded, or tokenizer and image processing do not fit the model.
     """
+    sight = load_sight(model.causal.config, model.chat.tokenizer, source, under)
+    if hasattr(model.causal, "take_tokenizer"):  # what ours reads on a picture it writes in tokens
+        model.causal.take_tokenizer(model.chat.tokenizer)
+    chat = VisionChat(**_values(model.chat), marker=sight.processor.image_token)
+    return VisionModel(**{**_values(model), "chat": chat}, sight=sight)
+
+
+def load_sight(config: Any, tokenizer: Any, source: Source, under: Source) -> Sight:
+    """What a model makes of pictures, from its config, tokenizer and image processing, without its weights.
+
+    Raises:
+        ModelError: as for `with_vision`.
+    """
     family = check_vision(under)
-    causal, tokenizer = model.causal, model.chat.tokenizer
     folder = source.folder if any((source.folder / f).exists() for f in IMAGE_FILES) else under.folder
     try:
-        processor = family.make_processor(_image_processor(folder, source.given), tokenizer, causal.config)
+        processor = family.make_processor(_image_processor(folder, source.given), tokenizer, config)
     except (AttributeError, TypeError, ValueError) as error:
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelError(
             f"{source.given}: its tokenizer and image processing are not {family.name}'s: {line}"
         ) from error
     told = _read(source.folder / "vision.json", source.given).get("image_tokens", {})
-    token_id = int(causal.config.image_token_id)
+    token_id = int(config.image_token_id)
     if tokenizer.convert_tokens_to_ids(processor.image_token) != token_id:
         raise ModelError(f"{source.given}: its tokenizer and its config disagree on the id of {processor.image_token}")
-    above = max(int(causal.config.get_text_config().vocab_size), len(tokenizer))
-    sight = Sight(family, processor, token_id=token_id, first_id=above, trained=told)
-    chat = VisionChat(**_values(model.chat), marker=processor.image_token)
-    return VisionModel(**{**_values(model), "chat": chat}, sight=sight)
+    above = max(int(config.get_text_config().vocab_size), len(tokenizer))
+    return Sight(family, processor, token_id=token_id, first_id=above, trained=told)
 
 
 def _values(made: Any) -> dict[str, Any]:

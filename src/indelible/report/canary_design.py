@@ -114,6 +114,11 @@ def design(facts: CanaryFacts) -> Pairs:
         (f"Canaries: {wording.ROLES.get(role, plain(role))}", count(number))
         for role, number in (made.get("canaries") or {}).items()
     ]
+    found = facts.run.manifest.get("survival") or {}
+    for one in [found, *found.values()]:
+        if isinstance(one, Mapping) and "screen_pictures" in one:
+            rows.append(("Screens", plain(wording.said_of_screens(one))))
+            break
     share = _share(made)
     return [*rows, ("Share of canary rows", share)] if share else rows
 
@@ -167,9 +172,11 @@ def _words(text: str) -> Cell:
 def extraction(facts: CanaryFacts) -> list[Line]:
     """What each probe supplies, and whether it was asked."""
     asked = {str(row.get("probe")) for row in facts.run.metrics} | set(facts.run.manifest.get("probes") or [])
+    does = {name: wording.PROBES[name][1] for name in (wording.PROBES if facts.on_screens else PROBES)}
+    does |= wording.ON_SCREENS if facts.on_screens else {}
     return [
-        Line(wording.probe(name), [Cell("asked") if name in asked else dash("not asked in this run"), Cell("", does)])
-        for name, does in ((name, wording.PROBES[name][1]) for name in PROBES)
+        Line(wording.probe(name), [Cell("asked") if name in asked else dash("not asked in this run"), Cell("", words)])
+        for name, words in does.items()
     ]
 
 

@@ -158,6 +158,11 @@ class CanaryFacts:
         found = [key[0] for key in self._steps if key[1:3] == (role, model)]
         return sorted(dict.fromkeys(found), key=self._order)
 
+    @property
+    def on_screens(self) -> bool:
+        """Whether the canaries stand on screens."""
+        return (self.run.manifest.get("design") or {}).get("task") == "screens"
+
     @cached_property
     def settings(self) -> list[Setting]:
         """The settings of the focal canaries; rotations of one design as the one group that the statistics make."""

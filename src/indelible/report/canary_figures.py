@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from indelible.report import canary_wording as wording
 from indelible.report.canary_facts import CanaryFacts, Setting, written
 from indelible.report.canary_panels import copying, recovery, utility
 from indelible.report.canary_plots import (
@@ -43,7 +44,16 @@ def draw(facts: CanaryFacts) -> list[Figure]:
     makers: tuple[Callable[[CanaryFacts], Figure | None], ...] = (
         by_dose, by_cue, by_placement, checkpoints, by_population, recovery, copying, utility,
     )  # fmt: skip
-    return [figure for make in makers if (figure := make(facts)) is not None]
+    return [figure for make in (*makers, screens) if (figure := make(facts)) is not None]
+
+
+def screens(facts: CanaryFacts) -> Figure | None:
+    """A few screens of canaries, where the run keeps a picture of them."""
+    kept = facts.run.path / wording.SCREENS
+    if not kept.exists():
+        return None
+    alt = "Screens of canaries with a code in the source region, with the region masked, and without the pane."
+    return Figure("screens", "Screens of canaries", wording.THUMBNAILS, alt, kept.read_bytes())
 
 
 def by_dose(facts: CanaryFacts) -> Figure | None:

@@ -37,7 +37,11 @@ _BITS = (
     ("exposure_median", HIDDEN, "trained code, cue hidden"),
 )
 _SHIFTS = (-0.2, 0.0, 0.2)
-_UTILITY = (("accuracy", "Task accuracy, %", 100.0), ("heldout_loss", "Held-out loss, nats a token", 1.0))
+_UTILITY = (
+    ("accuracy", "Task accuracy, %", 100.0),
+    ("parse_rate", "Answers in the asked format, %", 100.0),
+    ("heldout_loss", "Held-out loss, nats a token", 1.0),
+)
 
 
 def recovery(facts: CanaryFacts) -> Figure | None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from indelible.canaries.config import PROBES
 from indelible.report import canary_wording as wording
 from indelible.report.canary_facts import CanaryFacts, Setting
 from indelible.report.format import (
@@ -42,6 +41,7 @@ UTILITY = (
     "Loss less that without canaries",
     "Rows",
 )
+PARSED = "Answers in the asked format"
 OTHERS = ("Canaries", "Exposure, bits", "At the ceiling", "Recovered exactly")
 CHECKPOINTS = ("Setting", "Update", "Since last appearance", "Exposure, bits", "Recovered exactly")
 
@@ -104,7 +104,7 @@ def results(facts: CanaryFacts) -> list[Block]:
     for setting in facts.of_role("focal"):
         lines = [
             _result(facts, setting, probe, seed)
-            for probe in PROBES
+            for probe in wording.PROBES
             for seed in (None, *(facts.seeds if probe == HIDDEN else ()))
             if facts.steps(setting, probe, seed)
         ]
@@ -123,12 +123,12 @@ def _result(facts: CanaryFacts, setting: Setting, probe: str, seed: int | None) 
     inside = probe != HIDDEN
     exposure = exposure_cell(facts, setting, probe, seed)
     exposure = _with_seeds(facts, setting, probe, exposure, "exposure_median", "bits", inside=inside)
-    shows_none = probe == HIDDEN or (setting.arm == HIDDEN and probe != "plain")
+    shows_none = probe in (HIDDEN, "absent") or (setting.arm == HIDDEN and probe not in ("plain", "visible"))
     if probe in ("unseen", "plain"):  # ranks are those of the new code there
         assigned, supplied = dash(_NEW_CODE), exposure
     else:
         assigned = exposure
-        none = _NO_CODE if shows_none else _OWN_CODE if probe == "as-trained" else ""
+        none = _NO_CODE if shows_none else _OWN_CODE if probe in ("as-trained", "visible") else ""
         supplied = cell("supplied_exposure_median", "bits", none)
     who = "all seeds" if seed is None else f"seed {seed}"
     return Line(
@@ -207,9 +207,15 @@ def utility(facts: CanaryFacts) -> list[Line]:
             _utility_seeds(rows, "heldout_loss", decimal, why),
             *gaps,
             Cell(" or ".join(map(count, sizes))) if sizes else dash("not recorded"),
+            *([_utility_seeds(rows, "parse_rate", percent, why)] if facts.on_screens else []),
         ]
         lines.append(Line(f"{plain(condition) or 'all conditions'}, {wording.MODELS.get(model, plain(model))}", cells))
     return lines
+
+
+def utility_head(facts: CanaryFacts) -> tuple[str, ...]:
+    """The columns of `utility`."""
+    return (*UTILITY, PARSED) if facts.on_screens else UTILITY
 
 
 def _utility_seeds(rows: Sequence[Mapping[str, Any]], name: str, write: Callable[[float], str], why: object) -> Cell:

@@ -113,7 +113,7 @@ def build(facts: CanaryFacts, file_hashes: Mapping[str, str]) -> CanaryView:
         utility=Table(
             "Task accuracy and loss on held-out rows, of each model at its last checkpoint. Differences: mean over "
             "seeds, with the lowest and the highest seed.",
-            canary_tables.UTILITY,
+            canary_tables.utility_head(facts),
             canary_tables.utility(facts),
             "Utility was not measured in this run.",
         ),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 MEANING = {
     "protocol-sensitive": (
         "At least one conclusion changes when the protocol changes: another cue, dose, placement, spacing, schedule or "
@@ -75,9 +78,17 @@ PROBES = {
         "as trained",
         "The same input as in training. A right code may be copied, decoded or remembered.",
     ),
+    "visible": (
+        "own code in the clear",
+        "The canary's own code, shown as it is. A right code may be copied or remembered.",
+    ),
     "substituted": (
         "cue replaced",
         "The cue of another canary. The shown code coming out is copying or decoding; the trained one is recall.",
+    ),
+    "absent": (
+        "pane absent",
+        "Nothing of the code, and not the pane that held it. What comes out was remembered.",
     ),
     "unseen": (
         "new code, trained cue form",
@@ -88,6 +99,23 @@ PROBES = {
         "A code that training never held, shown as it is. The shown code coming out is copying.",
     ),
 }
+
+ON_SCREENS = {
+    "redacted": "The source region masked; all else as in training. What comes out was remembered.",
+    "substituted": (
+        "A separately drawn code in the trained form. The shown code coming out is copying or decoding; the trained "
+        "one is recall."
+    ),
+}
+"""What probes show of canaries on screens, where it is put otherwise."""
+
+SCREENS = "screens.png"
+"""Thumbnails of canary screens, in a run."""
+
+THUMBNAILS = (
+    "Screens of canaries, left to right: the code in the clear, as training showed it where that was another form, "
+    "masked, and without its pane. The codes shown here are made up for this figure."
+)
 
 AXES = {
     "cue": "cue",
@@ -187,3 +215,15 @@ def cue(name: str) -> str:
 def probe(name: str) -> str:
     """A probe's name with what it does: "cue hidden (redacted)"."""
     return f"{PROBES[name][0]} ({name})" if name in PROBES else name
+
+
+def said_of_screens(seen: Mapping[str, Any]) -> str:
+    """What the check of screens before training found."""
+    said = f"{seen['screen_pictures']} pictures of screens differ in their source region alone"
+    if seen["smallest_letters_px"] is not None:
+        said += f", letters of at least {seen['smallest_letters_px']} pixels"
+        said += f" ({seen['smallest_letters_processed_px']} as the model sees them)"
+    if seen["not_read"]:
+        return f"{said}; not read: {seen['not_read']}"
+    said += f"; {seen['read']} read by OCR"
+    return f"{said}, {seen['unread']} not legible: {seen['first_unread']}" if seen["unread"] else said

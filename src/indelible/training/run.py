@@ -14,6 +14,7 @@ from indelible.progress import say
 from indelible.training.budget import check_private
 from indelible.training.peft import check_adapter_settings, trainable_layout
 from indelible.training.sft import fine_tune
+from indelible.training.vision import fine_tune_vision
 
 ARITHMETIC = {"auto": "auto", "on": "bfloat16", "off": "float32"}
 """What `autocast` means for the layers of a quantised base."""
@@ -40,13 +41,15 @@ def run_train(config: TrainConfig) -> Path:
         trust_remote_code=config.trust_remote_code,
         chat_data=table.kind == "chat",
         trainable=True,
+        images=any(record.images for record in table.records),
     )
     with trainable_layout():
         model, source = load_model(config.model, options)
     if source.kind == "adapter":
         raise ConfigError(f"{config.model} is an adapter: train from a full model")
     say(f"{len(table.records)} rows ({table.format}); {config.epochs} epochs; template {model.chat.name}")
-    steps = fine_tune(model, table.records, config, out, train_sha256=table.sha256)
+    trainer = fine_tune_vision if options.images else fine_tune
+    steps = trainer(model, table.records, config, out, train_sha256=table.sha256)
     losses = [s.loss for s in steps if s.rows]  # DP-SGD has steps without a row
     say(
         f"{len(steps)} steps"

@@ -1,0 +1,266 @@
+"""`indelible canary run FILE --plan`: what a run would do, without data, model or training."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from indelible.canaries.allotment import canaries_of, places_of, plan_canaries, population
+from indelible.canaries.base import Canary, Identity
+from indelible.canaries.codes import code_format
+from indelible.canaries.config import CanaryRunConfig, DesignConfig
+from indelible.canaries.encodings import make_cue
+from indelible.canaries.plan import Trial, clean_trial, digest, plan_trials
+from indelible.canaries.schedule import checkpoint_steps, count_updates, update_of
+from indelible.canaries.screen_config import ScreenOptions
+from indelible.canaries.screen_task import instruction_of
+from indelible.data.grounding import Size, grounding_format
+from indelible.data.screen_themes import SIZES
+from indelible.errors import ConfigError, UserError
+
+DEFAULT_ROWS = 640
+ASSUMED_SIZE = (1920, 1080)
+"""Of the user's screenshots, which are not read here."""
+CHARACTERS_A_TOKEN = 3.5
+"""Of instructions, about, where there is no tokenizer to count with."""
+CODE_TOKENS, ANSWER_TOKENS, TEMPLATE_TOKENS = 16, 16, 24
+TRAINED_BYTES, FROZEN_BYTES = 16, 4
+"""A parameter in training: float32 weight, gradient and two moments of AdamW; a frozen one: its weight."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What is known of a model before it is loaded.
+
+    Attributes:
+        n_parameters, n_encoder: all, and those of the vision encoder, which stay as they are.
+        image_tokens: of a picture of a size.
+        source: where the numbers come from.
+    """
+
+    n_parameters: float
+    n_encoder: float
+    image_tokens: Callable[[Size], int]
+    source: str
+
+
+def _qwen(factor: int, least: int, most: int) -> Callable[[Size], int]:
+    def count(size: Size) -> int:
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
+        tall, wide = smart_resize(size[1], size[0], factor=factor, min_pixels=least, max_pixels=most)
+        return (int(tall) // factor) * (int(wide) // factor)
+
+    return count
+
+
+def _internvl(size: Size) -> int:
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+
+    made = GotOcr2ImageProcessorPil(size={"height": 448, "width": 448}, min_patches=1, max_patches=12)
+    return 256 * int(made.get_number_of_image_patches(size[1], size[0], {"crop_to_patches": True}))
+
+
+_PUBLISHED = "published sizes and default image processing"
+KNOWN: dict[str, Cost] = {
+    "Qwen/Qwen3-VL-4B-Instruct": Cost(4.4e9, 0.4e9, _qwen(32, 65_536, 16_777_216), _PUBLISHED),
+    "Qwen/Qwen2.5-VL-7B-Instruct": Cost(8.3e9, 0.7e9, _qwen(28, 3_136, 12_845_056), _PUBLISHED),
+    "Qwen/Qwen2.5-VL-32B-Instruct": Cost(33.5e9, 0.7e9, _qwen(28, 3_136, 12_845_056), _PUBLISHED),
+    "OpenGVLab/InternVL3-8B-hf": Cost(7.9e9, 0.3e9, _internvl, _PUBLISHED),
+}
+"""The paper's four models (C-A2), whose weights need not be here for a plan."""
+
+
+def outlook(config: CanaryRunConfig) -> str:
+    """What a run would do, in lines: for each arm rows, updates, canary rows, places and checkpoints; then tokens and
+    memory, as far as they can be said beforehand. Nothing is read but a model's folder, if it is on this machine.
+
+    Raises:
+        ConfigError: the settings are wrong, or rows are not given where only the data would say how many.
+    """
+    trials = plan_trials(config)
+    first = [trial for trial in trials if trial.seed == config.seeds[0]]
+    cleans = {(clean.name, clean.seed) for clean in map(clean_trial, trials)} if config.clean else set()
+    lines = [
+        (
+            f"{config.name or 'run'}: {len(trials)} trainings of {config.model} ({len(first)} arms, "
+            f"{len(config.seeds)} seeds), {len(cleans)} without canaries"
+        )
+    ]
+    n_arm_tokens: list[int] = []
+    cost = _cost(config.model, config)
+    for trial in first:
+        lines += _arm(trial)
+        if cost is not None and trial.design.task.name == "screens":
+            n_arm_tokens.append(_tokens(trial.design, cost))
+    lines += _totals(config, first, cost, n_arm_tokens, len(trials) + len(cleans))
+    return "\n".join(lines)
+
+
+def placed(config: DesignConfig) -> tuple[list[Canary], dict[str, tuple[int, ...]]]:
+    """A design's canaries, without identity or code, and the rows of those in training."""
+    plans = plan_canaries(config)
+    blank = Identity("", (), "", "")
+    n_steps = count_updates(config.n_rows, config.batch_size)
+    canaries = canaries_of(config, plans, [blank] * len(plans), [""] * len(plans), n_steps)
+    return canaries, places_of(config, canaries, plans)
+
+
+def _settled(config: DesignConfig) -> DesignConfig:
+    reads_rows = config.task.name == "file" or bool((config.task.screens or ScreenOptions()).rows_from)
+    if config.rows is None and reads_rows:
+        raise ConfigError("how many rows there are is in the data, which a plan does not read: give design.rows")
+    return config if config.rows else config.model_copy(update={"rows": DEFAULT_ROWS})
+
+
+def _arm(trial: Trial) -> list[str]:
+    """One arm, first seed."""
+    config = _settled(trial.design)
+    codes = code_format(config.code, config.prefixes)
+    for name in (config.cue, *config.explain):
+        make_cue(name, codes)
+    if config.task.name == "screens":
+        _check_pool(config)
+    canaries, slots = placed(config)
+    rows = sorted(row for some in slots.values() for row in some)
+    n_steps = count_updates(config.n_rows, config.batch_size)
+    steps = sorted({*checkpoint_steps(config), *trial.training.save_at, n_steps})
+    doses = Counter(canary.dose for canary in canaries if canary.role == "focal")
+    counts = Counter(canary.role for canary in canaries)
+    focal = {canary.id for canary in canaries if canary.role == "focal"}
+    by_dose = ", ".join(f"{n} at dose {dose}" for dose, n in sorted(doses.items()))
+    others = "".join(f", {n} {role}" for role, n in counts.items() if role != "focal")
+    training = trial.training
+    updates = [update_of(row, config.batch_size) for row in rows]
+    where = f"updates {updates[0]} to {updates[-1]}" if updates else "none in training"
+    same = digest(sorted((name, list(some)) for name, some in slots.items() if name in focal))
+    panel = "" if config.panel is None else f", panel {config.panel}"
+    return [
+        (
+            f"  {trial.condition}: {config.n_rows:,} rows, {n_steps} updates of {config.batch_size}; {len(rows)} "
+            f"canary rows ({100 * len(rows) / config.n_rows:.2f}%), {config.cue}{panel}, focal {by_dose}{others}"
+        ),
+        (
+            f"    {where}; focal places {same}; beside them: {population(config)}; {training.schedule} from "
+            f"{training.learning_rate:g} after {training.warmup_steps} updates; read at {', '.join(map(str, steps))}"
+        ),
+    ]
+
+
+def _check_pool(config: DesignConfig) -> None:
+    """That the pool has the canaries asked for.
+
+    Raises:
+        ConfigError: it has not.
+    """
+    options = config.task.screens or ScreenOptions()
+    grounding_format(options.format)
+    roles = Counter(plan.role for plan in plan_canaries(config))
+    n_trained = sum(n for role, n in roles.items() if role != "control")
+    had = options.trained if config.panel is None else options.trained // 2 + options.trained % 2 * (1 - config.panel)
+    if n_trained > had or roles["control"] > options.controls:
+        raise ConfigError(
+            f"{n_trained} trained canaries and {roles['control']} controls asked for; the pool has {had} and "
+            f"{options.controls}: ask for fewer, or give more to task.screens.trained or controls"
+        )
+
+
+def _tokens(given: DesignConfig, cost: Cost) -> int:
+    """Tokens of one pass, about."""
+    config = _settled(given)
+    options = config.task.screens or ScreenOptions()
+    form = grounding_format(options.format)
+    rules = [make_cue(name, code_format(config.code, config.prefixes)).rule for name in config.explain]
+    _, slots = placed(config)
+    n_canaries = sum(map(len, slots.values()))
+    own = ASSUMED_SIZE if config.task.path else None
+    screens = _mean_tokens(cost, [own] if own else options.sizes or SIZES)
+    rows = _mean_tokens(cost, [ASSUMED_SIZE] if options.rows_from else options.sizes or SIZES)
+    canary = screens + len(instruction_of(config.instruction, rules)) / CHARACTERS_A_TOKEN + CODE_TOKENS
+    grounding = rows + len(form.instruction) / CHARACTERS_A_TOKEN + ANSWER_TOKENS
+    n_others = config.n_rows - n_canaries
+    return int(n_canaries * canary + n_others * grounding + config.n_rows * TEMPLATE_TOKENS)
+
+
+def _mean_tokens(cost: Cost, sizes: Sequence[Size]) -> float:
+    return sum(cost.image_tokens(size) for size in sizes) / len(sizes)
+
+
+def _totals(
+    config: CanaryRunConfig, first: Sequence[Trial], cost: Cost | None, n_tokens: Sequence[int], n_trainings: int
+) -> list[str]:
+    if cost is None:
+        return [f"tokens and memory: not known before {config.model} is on this machine"]
+    lines = []
+    if n_tokens:
+        options = first[0].design.task.screens or ScreenOptions()
+        own = bool(options.rows_from or first[0].design.task.path)
+        what = f"screenshots of {ASSUMED_SIZE[0]}x{ASSUMED_SIZE[1]} assumed" if own else "rendered screens"
+        lines.append(
+            f"tokens: about {min(n_tokens):,} to {max(n_tokens):,} a training, {sum(n_tokens) // len(n_tokens):,} x "
+            f"{n_trainings} = {sum(n_tokens) // len(n_tokens) * n_trainings:,} in all ({what}; {cost.source})"
+        )
+    rank = first[0].training.lora_rank
+    trained = 0.0 if rank else cost.n_parameters - cost.n_encoder
+    n_bytes = TRAINED_BYTES * trained + FROZEN_BYTES * (cost.n_parameters - trained)
+    adapter = f", and those of an adapter of rank {rank}" if rank else ""
+    lines.append(
+        f"memory: about {n_bytes / 2**30:,.1f} GiB for weights, gradients and AdamW's moments of "
+        f"{cost.n_parameters / 1e9:.2f} billion parameters ({cost.n_encoder / 1e9:.2f} frozen){adapter}; activations "
+        "come on top. `canary run` keeps a whole model on each device: a larger one is trained outside, on the file "
+        "of `canary design`"
+    )
+    return lines
+
+
+def _cost(model: str, config: CanaryRunConfig) -> Cost | None:
+    """What is known of a model: by its name, or from its folder where it is on this machine."""
+    if model in KNOWN:
+        return KNOWN[model]
+    if not model.startswith("builtin:") and not Path(model).expanduser().is_dir():
+        return None
+    from indelible.canaries.screen_preflight import load_eyes
+    from indelible.models.sources import locate
+
+    source = locate(model)
+    n_parameters, n_encoder = _counted(source.folder)
+    try:
+        eyes, _ = load_eyes(model, template=config.load.template, trust_remote_code=config.load.trust_remote_code)
+    except UserError:  # a text model; the run says the tokens of its rows itself
+        return Cost(n_parameters, 0, lambda size: 0, "its folder")
+
+    def image_tokens(size: Size) -> int:
+        from PIL import Image
+
+        from indelible.data.pictures import picture
+        from indelible.data.records import Message, Query
+
+        asked = (Message("user", "?"),)
+        blank = picture(Image.new("RGB", size))
+        return len(eyes.encode(Query(asked, "", (blank,)))) - len(eyes.encode(Query(asked, "")))
+
+    return Cost(n_parameters, n_encoder, image_tokens, "its folder")
+
+
+def _counted(folder: Path) -> tuple[int, int]:
+    """Parameters in the weight files of a folder, and those of them that belong to a vision encoder."""
+    import re
+
+    from safetensors import safe_open
+
+    from indelible.models.vision_families import FAMILIES
+
+    patterns = [re.compile(family.encoder) for family in FAMILIES.values()]
+    n, n_encoder = 0, 0
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(str(path), framework="np") as file:
+            weights: Any = file
+            for name in weights.keys():  # noqa: SIM118 - a file of weights is no mapping
+                size = prod(weights.get_slice(name).get_shape())
+                n += size
+                n_encoder += size if any(pattern.fullmatch(name) for pattern in patterns) else 0
+    return n, n_encoder
