@@ -18,7 +18,7 @@ from indelible.models.load import LoadOptions, load_model
 from indelible.models.vision import VisionModel
 
 FLOAT32 = LoadOptions(device="cpu", dtype="float32", images=True, trainable=True)
-FAMILIES = ("qwen2_5_vl", "qwen3_vl", "internvl", "idefics3", "smolvlm")
+FAMILIES = ("qwen2_5_vl", "qwen3_vl", "internvl", "idefics3", "smolvlm", "screenreader")
 
 CHAT_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TILES = (f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7))
@@ -33,8 +33,9 @@ SPECIAL: dict[str, tuple[str, ...]] = {
         "<global-img>",
         *TILES,
     ),
+    "screenreader": (*CHAT_TOKENS, "<image>"),
 }
-IMAGE_TOKEN = {"qwen": "<|image_pad|>", "internvl": "<IMG_CONTEXT>", "idefics3": "<image>"}
+IMAGE_TOKEN = {"qwen": "<|image_pad|>", "internvl": "<IMG_CONTEXT>", "idefics3": "<image>", "screenreader": "<image>"}
 
 PARTS = (
     "{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}"
@@ -54,6 +55,7 @@ TEMPLATES = {
     "qwen": CHATML.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>"),
     "internvl": CHATML.replace("IMAGE", "<IMG_CONTEXT>\n"),
     "idefics3": UTTERANCES.replace("IMAGE", "<image>"),
+    "screenreader": CHATML.replace("IMAGE", "<image>\n"),
 }
 TEXTS = [
     'type("PRJ-TQW7-2KMP") type("FIL-U5TN-SL2L") Locate the requested element in the screenshot. user\nassistant\n',
@@ -118,6 +120,10 @@ def config(family: str, tok: Any) -> Any:
         return tf.InternVLConfig(
             text_config=text, vision_config=eye, image_seq_length=4, tie_word_embeddings=False, **ids
         )
+    if family == "screenreader":
+        from indelible.models.screenreader import ScreenReaderConfig
+
+        return ScreenReaderConfig(**text, **ids, pad_token_id=0, n_lead=2, place_width=8)
     eye = {**SIGLIP, "image_size": 32, "patch_size": 8}
     text |= {"model_type": "llama", "pad_token_id": 0}
     kind_ = tf.Idefics3Config if family == "idefics3" else tf.SmolVLMConfig
@@ -134,6 +140,10 @@ def image_processor(family: str) -> Any:
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
     from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
+    if family == "screenreader":
+        from indelible.models.screenreader import ScreenReaderImageProcessor
+
+        return ScreenReaderImageProcessor(max_pixels=96 * 64, pixels_per_token=200)
     if family.startswith("qwen"):
         size = {"shortest_edge": 56 * 56, "longest_edge": 112 * 112}
         return Qwen2VLImageProcessorPil(size=size, patch_size=14 if family == "qwen2_5_vl" else 16)

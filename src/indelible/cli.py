@@ -18,6 +18,7 @@ from indelible.cli_canary import canary_app
 from indelible.cli_sweep import sweep
 from indelible.cli_tabular import tabular_app
 from indelible.cli_values import split_names, stated
+from indelible.cli_vision import vision_app
 from indelible.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ app = typer.Typer(
 
 app.add_typer(canary_app, name="canary")
 app.add_typer(tabular_app, name="tabular")
+app.add_typer(vision_app, name="vision")
 app.command()(sweep)
 
 Opt = typer.Option

@@ -25,6 +25,7 @@ class Canvas:
         px: size of the text in pixels an em; rows and gaps are multiples of it.
         rng: decides whatever is left open.
         elements: what stands on it so far.
+        written: every line of text so far and its box: ascent to descent high, as wide as the text.
     """
 
     draw: ImageDraw.ImageDraw
@@ -35,6 +36,7 @@ class Canvas:
     rng: random.Random
     elements: list[Element] = field(default_factory=list)
     dealt: set[str] = field(default_factory=set)
+    written: list[tuple[str, Box]] = field(default_factory=list)
 
     @property
     def row(self) -> int:
@@ -67,7 +69,13 @@ class Canvas:
         if words:
             x = (box.left + box.right) / 2 if centred else box.left
             at = (x, (box.top + box.bottom) / 2)
-            self.draw.text(at, " ".join(words), fill=colour, font=font(self.font, px), anchor="mm" if centred else "lm")
+            line, letters, anchor = " ".join(words), font(self.font, px), "mm" if centred else "lm"
+            self.draw.text(at, line, fill=colour, font=letters, anchor=anchor)
+            # As Pillow places the anchor "m": in the middle between ascent and descent.
+            above, below = letters.getmetrics()
+            top = round(at[1] - (above + below) / 2)
+            left, _, right, _ = self.draw.textbbox(at, line, font=letters, anchor=anchor)
+            self.written.append((line, Box(round(left), top, round(right), top + above + below)))
 
     def fill(self, box: Box, colour: Colour, *, outline: Colour | None = None, corner: int = 0) -> None:
         inside = (box.left, box.top, box.right - 1, box.bottom - 1)

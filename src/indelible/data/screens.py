@@ -72,6 +72,16 @@ def render_screen(seed: int | str, *, size: tuple[int, int] | None = None, theme
     Errors:
         ConfigError: a size below 400x300 or an unknown theme. MissingExtra: a font package is not installed.
     """
+    return written_screen(seed, size=size, theme=theme)[0]
+
+
+def written_screen(
+    seed: int | str, *, size: tuple[int, int] | None = None, theme: str | None = None
+) -> tuple[Screen, list[tuple[str, Box]]]:
+    """The screen of `render_screen`, and every line that is written on it with its box: what a reader learns from.
+
+    A line that a dialog half covers has "" for its text, and the part of its box that is left.
+    """
     from PIL import Image, ImageDraw
 
     rng = random.Random(f"screen {seed}")
@@ -87,9 +97,10 @@ def render_screen(seed: int | str, *, size: tuple[int, int] | None = None, theme
     if main.width >= 34 * px and main.height >= 30 * px and rng.random() < 0.25:
         main = _dialog(canvas, main)
     pane, source, destination, style = _content(canvas, main)
-    return checked_screen(
+    screen = checked_screen(
         Screen(f"screen-{seed}", picture(image), tuple(canvas.elements), pane, source, destination, style, manner.name)
     )
+    return screen, canvas.written
 
 
 def _theme(name: str) -> Theme:
@@ -135,6 +146,7 @@ def _frame(canvas: Canvas, whole: Box) -> Box:
 def _dialog(canvas: Canvas, room: Box) -> Box:
     """A dialog over a list that can't be reached behind it; the room inside."""
     rng, colours = canvas.rng, canvas.palette
+    n_before = len(canvas.written)
     for i in range(room.height // canvas.row):
         line = room._replace(top=room.top + i * canvas.row, bottom=room.top + (i + 1) * canvas.row)
         canvas.write(f"{rng.choice(made_of.SUBJECTS)}, {rng.choice(made_of.PEOPLE)}", line, colours.border)
@@ -144,10 +156,23 @@ def _dialog(canvas: Canvas, room: Box) -> Box:
     outside = Box(left, top, left + wide, top + tall)
     canvas.fill(outside.grown(2), colours.border)
     canvas.fill(outside, colours.window)
+    behind = [part for line in canvas.written[n_before:] for part in _uncovered(line, outside.grown(2))]
+    canvas.written[n_before:] = behind
     bar = outside._replace(bottom=outside.top + canvas.row)
     canvas.fill(bar, colours.accent)
     canvas.write(canvas.deal(made_of.SUBJECTS), bar._replace(left=bar.left + canvas.gap), colours.on_accent)
     return outside._replace(top=bar.bottom).grown(-canvas.gap)
+
+
+def _uncovered(line: tuple[str, Box], cover: Box) -> list[tuple[str, Box]]:
+    """What is left of a line behind something."""
+    _, box = line
+    if not box.overlaps(cover):
+        return [line]
+    if box.top < cover.top or box.bottom > cover.bottom:
+        return []  # cut along its length
+    parts = [box._replace(right=min(box.right, cover.left)), box._replace(left=max(box.left, cover.right))]
+    return [("", part) for part in parts if part.width > 0]
 
 
 def _content(canvas: Canvas, room: Box) -> tuple[Box, Box, Element, SourceStyle]:

