@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from command_line import Call
+from command_line import runner as run_in
 
-from indelible import audit, cli
+from indelible import audit
 from indelible.training import run as training_run
 
 TRAINING = {"epochs": 4, "batch_size": 8, "learning_rate": 3e-3, "autocast": "off", "device": "cpu"}
@@ -44,23 +44,12 @@ STUDY: dict[str, Any] = {
     "expect": [{"where": "Fig. 0", "shape": "above", "x": "rate", "lines": ["loss"], "than": ["icp-sp"]}],
 }  # fmt: skip
 
-Call = Callable[..., tuple[int, str, str]]
-
 
 def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
     """Runs a command line in a new folder that has rows: exit code, output, error output."""
-    monkeypatch.chdir(tmp_path)
     rows = [{"question": f"Where is parcel {i}?", "answer": f"In depot {i * 37 % 101}, shelf {i}."} for i in range(60)]
-    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["indelible", *map(str, words)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        said = capsys.readouterr()
-        return int(stopped.value.code or 0), said.out, said.err
-
-    return run
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return run_in(monkeypatch, capsys, tmp_path)
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -25,6 +25,9 @@ _KINDS = {
     "list": "a list",
     "finite": "a finite number",
 }
+_PLAIN_KINDS = ("int", "float", "bool", "str")
+_COMPOSED = ("[key]", "literal[", "tuple[", "list[", "dict[", "function-", "constrained-")
+"""How pydantic names the kinds that a value of several kinds was tried as."""
 _LIMITS = {
     "greater_than": "more than {gt:g}",
     "greater_than_equal": "at least {ge:g}",
@@ -50,16 +53,17 @@ def check(kind: type[Checked], given: Mapping[str, Any], what: str = "") -> Chec
 
 
 def _one_line(kind: type[BaseModel], error: ValidationError) -> str:
-    errors = _of_the_kind_meant(error)
+    kinds = {*_PLAIN_KINDS, *(model.__name__ for model in _models_below(kind))}
+    errors = _of_the_kind_meant(error, kinds)
     unknown = [e for e in errors if e["type"] == "extra_forbidden"]
     first = (unknown or errors)[0]
     where = [str(part) for part in first["loc"]]
     if unknown:
-        inside = ".".join(part for part in where[:-1] if not _is_kind(part))
+        inside = ".".join(part for part in where[:-1] if not _is_kind(part, kinds))
         owner = _owner(kind, first["loc"])
         known = [field.alias or name for name, field in owner.model_fields.items()]
         return did_you_mean(where[-1], known, f"setting of {inside}" if inside else "setting")
-    name = ".".join(part for part in where if not _is_kind(part))
+    name = ".".join(part for part in where if not _is_kind(part, kinds))
     if first["type"] == "missing":
         has_flag = len(where) == 1 and get_origin(kind.model_fields[name].annotation) is not dict
         return f"setting '{name}' is missing" + (f": give --{name.replace('_', '-')}" if has_flag else "")
@@ -67,23 +71,23 @@ def _one_line(kind: type[BaseModel], error: ValidationError) -> str:
     return f"setting '{name}': {_said(dict(first))}{given}" if name else _said(dict(first))
 
 
-def _is_kind(part: str) -> bool:
-    """Whether a part of a location names a kind of value, which the user did not write."""
-    return "[" in part or part[:1].isupper()
+def _is_kind(part: str, kinds: Set[str]) -> bool:
+    """Whether a part of a location names a kind of value, which the user did not write: one of `kinds`, or composed."""
+    return part in kinds or part.startswith(_COMPOSED)
 
 
-def _of_the_kind_meant(error: ValidationError) -> list[ErrorDetails]:
+def _of_the_kind_meant(error: ValidationError, kinds: Set[str]) -> list[ErrorDetails]:
     """A value that may be of several kinds has errors for each: those of the kind that fits best, first."""
-    kinds: dict[tuple[str, ...], list[ErrorDetails]] = {}
+    found: dict[tuple[str, ...], list[ErrorDetails]] = {}
     for one in error.errors():
-        kinds.setdefault(tuple(part for part in map(str, one["loc"]) if _is_kind(part)), []).append(one)
+        found.setdefault(tuple(part for part in map(str, one["loc"]) if _is_kind(part, kinds)), []).append(one)
 
     def misfit(errors: list[ErrorDetails]) -> tuple[bool, int, int]:
         other_shape = any(e["type"] == "literal_error" and isinstance(e["input"], Mapping) for e in errors)
         return other_shape, sum(e["type"] == "extra_forbidden" for e in errors), len(errors)
 
-    plain = kinds.pop((), [])
-    return plain or min(kinds.values(), key=misfit)
+    plain = found.pop((), [])
+    return plain or min(found.values(), key=misfit)
 
 
 def _said(error: Mapping[str, Any]) -> str:
@@ -128,3 +132,15 @@ def _tag(model: type[BaseModel]) -> str | None:
     """The value of `kind` that stands for a model of a union."""
     field = model.model_fields.get("kind")
     return next(iter(get_args(field.annotation)), None) if field is not None else None
+
+
+def _models_below(kind: type[BaseModel]) -> set[type[BaseModel]]:
+    """A model and all models in its fields, at any depth."""
+    found: set[type[BaseModel]] = set()
+    left = [kind]
+    while left:
+        model = left.pop()
+        if model not in found:
+            found.add(model)
+            left += [inner for field in model.model_fields.values() for inner in _models_in(field.annotation)]
+    return found

@@ -81,9 +81,9 @@ def _cues() -> str:
 
 
 def _tasks() -> str:
-    from indelible.canaries.tasks import TASKS
+    from indelible.canaries.tasks import TASK_NAMES
 
-    return "\n".join(TASKS)
+    return "\n".join(TASK_NAMES)
 
 
 def _tables() -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import runpy
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
+from command_line import Call, runner
 
 from indelible import cli
 from indelible.canaries import bench, exposure
@@ -30,22 +30,11 @@ RUN = {
     "arms": {"visible": {"cue": "visible"}, "redacted": {"cue": "redacted"}}, "seeds": [0],
 }  # fmt: skip
 
-Call = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
     """Run a command line in a new folder: exit code, output, error output."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["indelible", *map(str, words)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        said = capsys.readouterr()
-        return int(stopped.value.code or 0), said.out, said.err
-
-    return run
+    return runner(monkeypatch, capsys, tmp_path)
 
 
 def written(path: Path, value: object) -> Path:

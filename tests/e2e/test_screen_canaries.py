@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +10,8 @@ import pandas as pd
 import pytest
 import vision_fakes
 import yaml
+from command_line import Call, runner
 
-from indelible import cli
 from indelible.canaries.config import DesignConfig
 from indelible.canaries.design import build_design
 from indelible.canaries.preflight import survival
@@ -29,8 +27,6 @@ DESIGN: dict[str, Any] = {
 }  # fmt: skip
 COMMON = ("--device", "cpu", "--dtype", "float32")
 
-Call = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -40,16 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
     """Run a command line in a new folder: exit code, output, error output."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["indelible", *map(str, words)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        said = capsys.readouterr()
-        return int(stopped.value.code or 0), said.out, said.err
-
-    return run
+    return runner(monkeypatch, capsys, tmp_path)
 
 
 def test_a_users_path(call: Call, folder: Path) -> None:

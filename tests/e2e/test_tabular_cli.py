@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from command_line import Call, runner
 
-from indelible import cli
 from indelible.runs import verify
 from indelible.tabular import block
 
@@ -28,8 +26,6 @@ SETTINGS: dict[str, Any] = {
     "context": 12, "least_nonmembers": 20, "reserve": 24, "n_bootstrap": 200, "n_permutations": 99,
 }  # fmt: skip
 SECRET = "Quillfeather"
-
-Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -49,17 +45,13 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, network: Path) -> Call:
     """Run a command line in a new folder with a table and a network: exit code, output, error output."""
-    monkeypatch.chdir(tmp_path)
+    in_folder = runner(monkeypatch, capsys, tmp_path)
     rows().to_csv("t.csv", index=False)
     settings()
 
     def run(*words: object) -> tuple[int, str, str]:
         given = [str(network) if word == "NETWORK" else str(word).replace("NETWORK", str(network)) for word in words]
-        monkeypatch.setattr(sys, "argv", ["indelible", *given])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        said = capsys.readouterr()
-        return int(stopped.value.code or 0), said.out, said.err
+        return in_folder(*given)
 
     return run
 

@@ -19,6 +19,9 @@ from indelible.config import ModelOptions, Seed, Seeds, Settings
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """Names of arms: they become names of folders."""
 
+DEFAULT_ROWS = 640
+"""Of a training file of a task of ours."""
+
 PROBES = ("redacted", "as-trained", "substituted", "unseen", "plain")
 SCREEN_PROBES = ("redacted", "as-trained", "visible", "substituted", "absent", "unseen", "plain")
 """Of canaries on screens."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from indelible.canaries.allotment import canaries_of, places_of, plan_canaries, population
 from indelible.canaries.base import Canary, Role, Row
 from indelible.canaries.codes import CodeFormat, code_format
-from indelible.canaries.config import DesignConfig
+from indelible.canaries.config import DEFAULT_ROWS, DesignConfig
 from indelible.canaries.encodings import Cue, make_cue
 from indelible.canaries.formats import TrainingRow
 from indelible.canaries.insertion import Insertion, background_sequence, insert
@@ -24,7 +24,6 @@ from indelible.canaries.tasks import Task, make_task
 from indelible.data.records import Message
 from indelible.errors import ConfigError, DataError
 
-DEFAULT_ROWS = 640
 N_NEW_CODES = 4
 """New codes a focal canary, for the probes `unseen` and `plain`."""
 

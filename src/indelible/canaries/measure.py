@@ -112,7 +112,7 @@ def measure(
 ) -> Part:
     """Ask one model its probes and its held-out rows; with `drift`, how it was loaded, check some of its arithmetic."""
     asked = wanted_probes(design, options, checkpoint.model)
-    # On screens checkpoints before the last are read for exposure alone (C-B2): a picture is much to compute.
+    # On screens checkpoints before the last are asked with the code hidden alone (C-B2): a picture is much to compute.
     whole = not (design.on_screens and checkpoint.model == "target" and checkpoint.step < checkpoint.n_steps)
     asked = asked if whole else [probe for probe in asked if probe.probe == "redacted"]
     stage = f"{checkpoint.condition}, seed {design.config.seed}, {checkpoint.model} at update {checkpoint.step}"

@@ -12,7 +12,7 @@ from typing import Any
 from indelible.canaries.allotment import canaries_of, places_of, plan_canaries, population
 from indelible.canaries.base import Canary, Identity
 from indelible.canaries.codes import code_format
-from indelible.canaries.config import CanaryRunConfig, DesignConfig
+from indelible.canaries.config import DEFAULT_ROWS, CanaryRunConfig, DesignConfig
 from indelible.canaries.encodings import make_cue
 from indelible.canaries.plan import Trial, clean_trial, digest, plan_trials
 from indelible.canaries.schedule import checkpoint_steps, count_updates, update_of
@@ -22,7 +22,6 @@ from indelible.data.grounding import Size, grounding_format
 from indelible.data.screen_themes import SIZES
 from indelible.errors import ConfigError, UserError
 
-DEFAULT_ROWS = 640
 ASSUMED_SIZE = (1920, 1080)
 """Of the user's screenshots, which are not read here."""
 CHARACTERS_A_TOKEN = 3.5

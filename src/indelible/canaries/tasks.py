@@ -281,6 +281,9 @@ TASKS: Mapping[str, Callable[[TaskOptions, int], Task]] = {
 }
 
 
+TASK_NAMES = (*TASKS, "screens")
+
+
 def make_task(
     options: TaskOptions, n_heldout: int = 64, instruction: str | None = None, rules: Sequence[str] = ()
 ) -> Task:
@@ -305,5 +308,5 @@ def make_task(
         said = instruction_of(instruction, rules)
         return ScreenTask(options.path, options.screens or ScreenOptions(), said, n_heldout)
     if options.name not in TASKS:
-        raise ConfigError(did_you_mean(options.name, [*TASKS, "screens"], "task"))
+        raise ConfigError(did_you_mean(options.name, list(TASK_NAMES), "task"))
     return TASKS[options.name](options, n_heldout)
