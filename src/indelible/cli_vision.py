@@ -25,7 +25,7 @@ def pretrain(
     seed: Annotated[int, Opt("--seed", help="Seed of weights and data.")] = 0,
     letter_steps: Annotated[int, Opt("--letter-steps", help="Steps of the letters, 32 lines each.")] = 900,
     finder_steps: Annotated[int, Opt("--finder-steps", help="Steps of the finder, 6 pieces of screens each.")] = 500,
-    connector_steps: Annotated[int, Opt("--connector-steps", help="Steps of the connector, 2 screens each.")] = 60,
+    connector_steps: Annotated[int, Opt("--connector-steps", help="Steps of the connector, 2 screens each.")] = 400,
     minutes: Annotated[
         float | None, Opt("--minutes", help="Stop each of the first two stages after so many minutes.")
     ] = None,

@@ -74,7 +74,8 @@ def test_a_users_path(call: Call, folder: Path) -> None:
     assert 0 <= utility["accuracy"] <= utility["parse_rate"] <= 1
     manifest = json.loads(Path("audit/manifest.json").read_text())
     assert manifest["drift"]["max_abs_logprob_nats"] < 1e-3
-    assert manifest["survival"]["screen_pictures"] == 2 * 3 + 2
+    assert manifest["survival"]["screen_pictures"] == 2 * 4 + 2, "the substituted code among them"
+    assert manifest["survival"]["image_tokens_known"] is True
     metrics = json.loads(Path("audit/metrics.json").read_text())
     assert [m["value"] for m in metrics if m["metric"] == "parse_rate" and m["seed"] == 0] == [utility["parse_rate"]]
     page = Path("audit/report.html").read_text()
@@ -120,7 +121,7 @@ def test_the_preflight_looks_at_what_the_model_sees() -> None:
         survival(design, eyes, max_tokens=4096)
     sharp = Eyes(eyes.chat, eyes.encode, pixels)
     facts = survival(design, sharp, max_tokens=4096)
-    assert facts["read"] == 3
+    assert facts["read"] == 5
     assert facts["unread"] == 0
     assert facts["smallest_letters_px"] >= 10
     smeared = Eyes(eyes.chat, eyes.encode, lambda shown: pixels(picture(pixels(shown).rotate(180))))

@@ -15,13 +15,12 @@ from indelible.data.grounding import (
     GroundingExample,
     Rectangle,
     bounds,
-    choose_examples,
     grounding_format,
     grounding_row,
     screen_examples,
 )
 from indelible.data.grounding_files import read_os_atlas, read_osworld_g, read_screenspot_pro
-from indelible.data.grounding_scores import answered_point, in_polygon, is_hit, utility
+from indelible.data.grounding_scores import answered_point, in_polygon, is_hit
 from indelible.data.pictures import picture
 from indelible.data.screens import render_screen
 from indelible.errors import ConfigError, DataError
@@ -103,18 +102,6 @@ def test_polygons_count_their_inside_and_edge() -> None:
     assert grounding_row(example(hook), grounding_format("qwen2.5-vl")).answer == "[0,0,10,10]"
 
 
-def test_utility_counts_hits_and_parsed_replies() -> None:
-    examples = [example(), example(), example(((0, 0), (20, 0), (0, 20)))]
-    found = utility(examples, ["[700,120,710,130]", "no idea", "[15,15,17,17]"], grounding_format("qwen2.5-vl"))
-    assert found.hits == (True, False, False)
-    assert found.parsed == (True, False, True)
-    assert (found.accuracy, found.parse_rate) == (1 / 3, 2 / 3)
-    with pytest.raises(DataError, match="1 replies to 3"):
-        utility(examples, ["[1,2,3,4]"], grounding_format("qwen2.5-vl"))
-    with pytest.raises(DataError, match="at least one"):
-        utility([], [], grounding_format("qwen2.5-vl"))
-
-
 def test_a_format_that_needs_the_processed_size_says_so() -> None:
     with pytest.raises(ConfigError, match="its size is missing"):
         grounding_row(example(), grounding_format("qwen2.5-vl-point"))
@@ -130,19 +117,6 @@ def test_rendered_screens_give_background_rows() -> None:
     for e, screen in zip(examples[::3], screens, strict=True):
         assert e.element in {element.label for element in screen.elements}
         assert e.picture() == screen.picture
-
-
-def test_chosen_examples_share_no_screenshot_with_the_reserve() -> None:
-    images = [Path(f"{i}.png") for i in range(10)]
-    rows = [example(id=f"{image}-{k}", image=image, element=f"e{min(k, 5)}") for image in images for k in range(7)]
-    chosen, reserve = choose_examples(rows, 14, seed=2)
-    assert (chosen, reserve) == choose_examples(rows, 14, seed=2)
-    assert len(chosen) == 14
-    assert not {e.image for e in chosen} & {e.image for e in reserve}
-    assert {len([e for e in reserve if e.image == image]) for image in {e.image for e in reserve}} == {4}
-    assert len({(e.image, e.element) for e in [*chosen, *reserve]}) == len(chosen) + len(reserve)
-    with pytest.raises(DataError, match="41 grounding examples asked for, 40 found"):
-        choose_examples(rows, 41, seed=2)
 
 
 @pytest.fixture

@@ -8,21 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from indelible.canaries.base import Row
 from indelible.canaries.config import SCREEN_PROBES, DesignConfig
 from indelible.canaries.design import Design, build_design
+from indelible.canaries.encodings import make_cue
 from indelible.canaries.exposure import _key
 from indelible.canaries.folder import read_design, restore, write_design
 from indelible.canaries.formats import TrainingRow
+from indelible.canaries.plan import background_of, protocol_of
 from indelible.canaries.probes import probes
+from indelible.canaries.readings import canary_key
 from indelible.canaries.screen_rows import grounding_reply
 from indelible.canaries.screen_task import INSTRUCTION, pool
 from indelible.config import resolve
 from indelible.data.formats import read_records
 from indelible.data.pictures import pixels
-from indelible.data.screen_duplicates import duplicates_in_pool, near_duplicates
+from indelible.data.screen_duplicates import Looks, duplicates_in_pool
 from indelible.data.screen_types import Screen
+from indelible.data.screen_variants import show
 from indelible.data.screens import render_screen
 from indelible.errors import ConfigError, DataError, UserError
 from indelible.runs import RunDir
@@ -85,6 +90,44 @@ def test_arms_differ_in_the_picture_of_canary_rows_alone() -> None:
     assert one == two
 
 
+def test_several_rules_stand_under_the_names_that_screens_show() -> None:
+    """C-D1: the model is told to follow the displayed mode; where the code is hidden, so is the mode."""
+    several = made(cue="chained-fruit", explain=["binary", "chained-fruit"])[0]
+    canary = several.of("focal")[0]
+    screen, words = canary.identity.screen, canary.identity.messages[-1].content
+    assert screen is not None
+    for number, name in enumerate(("visible", "binary", "chained-fruit"), start=1):
+        assert f"({number}) {name}: " in words
+    fruit = make_cue("chained-fruit", several.codes)
+    shown = several.cue("chained-fruit")
+    assert several.row_of(canary).images == (show(screen, "visible", ["chained-fruit", fruit.encode(canary.code)]),)
+    assert shown.decode is not None
+    assert shown.decode(shown.encode(canary.code)) == canary.code
+    by_probe = {p.probe: p.images for p in reversed(probes(several)) if p.canary_id == canary.id}
+    assert by_probe["redacted"] == (show(screen, "redacted"),)
+    assert by_probe["visible"] == (show(screen, "visible", ["visible", canary.code]),)
+    alone = made(cue="chained-fruit", explain=["chained-fruit"])[0]
+    assert "by this rule: Replace each fruit" in alone.of("focal")[0].identity.messages[-1].content
+    assert alone.row_of(canary).images == (show(screen, "visible", fruit.encode(canary.code)),)
+    with pytest.raises(ConfigError, match=r"shows the code as 'shift-4', and explain has rules for binary, shift-1"):
+        made(cue="shift-4", explain=["binary", "shift-1"])
+    with pytest.raises(ConfigError, match=r"give this arm explain: \[visible\]"):
+        made(cue="visible", explain=["shift-4"])
+
+
+def test_arms_that_explain_their_own_cue_are_of_one_protocol() -> None:
+    """C-C6: each setting's instruction says its own rule, so the rule is part of the cue."""
+    own = [("visible", ["visible"]), ("redacted", ["visible"]), ("shift-4", ["shift-4"])]
+    designs = [config(cue=cue, explain=explain) for cue, explain in own]
+    assert len({protocol_of(design, None, "m") for design in designs}) == 1
+    assert len({json.dumps(background_of(design).model_dump(mode="json")) for design in designs}) == 1
+    other = config(cue="redacted", explain=["shift-4"])
+    assert protocol_of(other, None, "m") != protocol_of(designs[0], None, "m")
+    keys = [[canary_key(canary) for canary in build_design(design)[0].canaries] for design in designs]
+    assert keys[0] == keys[1] == keys[2]
+    assert len({*keys[0]}) == len(keys[0])
+
+
 def test_pool_codes_and_corpus_are_those_of_every_seed() -> None:
     (first, rows, _), (second, others, _) = made(), made(seed=1)
     named = [[(c.id, c.code, c.identity.id) for c in design.canaries] for design in (first, second)]
@@ -121,7 +164,8 @@ def test_no_screen_is_near_another_or_near_a_row() -> None:
     assert duplicates_in_pool(screens) == []
     shown = [(str(i), row.images[0]) for i, row in enumerate(rows) if "type" not in row.answer]
     shown += [(row.id, row.images[0]) for row in design.heldout]
-    assert near_duplicates(screens, shown) == []
+    looks = [Looks.of(one) for one in shown]
+    assert not any(Looks.of(screen).near(one) for screen in screens for one in looks)
 
 
 def test_probes_show_what_they_say() -> None:
@@ -165,6 +209,11 @@ def test_llama_factory_is_told_of_the_pictures(tmp_path: Path) -> None:
     written(tmp_path / "design", format="llama-factory")
     info = json.loads((tmp_path / "design" / "dataset_info.json").read_text())["indelible_canaries"]
     assert info["columns"] == {"messages": "messages", "images": "images"}
+    settings = yaml.safe_load((tmp_path / "design" / "llamafactory.yaml").read_text())
+    assert settings["image_max_pixels"] == settings["image_min_pixels"] == 448 * 336, "it resizes nothing itself"
+    assert settings["cutoff_len"] > 4096
+    assert (settings["freeze_vision_tower"], settings["freeze_multi_modal_projector"]) == (True, False)
+    assert settings["disable_shuffling"] is True
     with pytest.raises(ConfigError, match="format axolotl has no place for pictures"):
         resolve(DesignConfig, {**SMALL, "format": "axolotl"})
 

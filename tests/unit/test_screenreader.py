@@ -4,6 +4,7 @@ in tests/contracts/test_vision_models.py."""
 from __future__ import annotations
 
 import random
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from indelible.data.records import Message, Query, Record
 from indelible.data.screen_themes import font_file
 from indelible.data.screen_types import Box
 from indelible.data.screens import written_screen
-from indelible.errors import ConfigError
+from indelible.errors import ConfigError, ModelError
 from indelible.models.load import LoadOptions, load_model
 from indelible.models.screenreader import Connector, ScreenReaderConfig, as_tokens
 from indelible.models.screenreader_folder import FILES, SPARE_TOKEN, WEIGHTS, assemble
@@ -38,6 +39,7 @@ from indelible.models.toy import toy_module, toy_tokenizer
 from indelible.models.vision import VisionModel
 from indelible.training.screenreader import (
     Pretraining,
+    connector_rows,
     pretrain_screenreader,
     train_finder,
     train_letters,
@@ -137,15 +139,37 @@ def test_data_follow_from_seeds_and_leave_out_what_they_say() -> None:
     assert "FIL-U5TN-SL2L" not in [text for text, _ in drawn_screen("b", "")[2]]
 
 
-def test_both_stages_of_the_encoder_lower_their_loss() -> None:
-    torch.manual_seed(0)
-    settings = Pretraining(letter_steps=4, finder_steps=4)
-    assert np.isfinite(train_letters(Letters(), settings, batch=2))
+def test_the_letters_lower_their_loss_and_the_finder_runs() -> None:
+    def loss(steps: int) -> float:
+        torch.manual_seed(0)
+        net = Letters()
+        made = train_letters(net, Pretraining(letter_steps=steps), batch=2)
+        assert not net.training
+        return made
+
+    assert loss(8) < loss(1)
     finder = Finder()
-    assert np.isfinite(train_finder(finder, settings, batch=1, n_screens=1))
+    assert np.isfinite(train_finder(finder, Pretraining(finder_steps=2), batch=1, n_screens=1))
     assert not finder.training
     grey, lines = training_screen("0-0")
     assert cell_targets(lines, grey.shape[1], grey.shape[0])[0].sum() > 20
+
+
+def test_the_connector_learns_from_codes_that_were_read() -> None:
+    codes = [random_code(random.Random(f"connector 0 {k}")) for k in range(4)]
+    screens: list[tuple[int, ...]] = []
+
+    def read(levels: torch.Tensor) -> list[Line]:
+        screens.append(tuple(levels.shape))
+        return [line("x", 0, 0), line(" " + codes[len(screens) - 1], 0, 40)] if len(screens) != 2 else [line("y", 0, 0)]
+
+    rows = list(islice(connector_rows(0, read), 3))
+    assert [row.id for row in rows] == ["type-0", "type-2", "type-3"]
+    assert [row.target for row in rows] == [f'type("{codes[k]}")' for k in (0, 2, 3)]
+    assert [(*pixels(row.images[0]).size[::-1], 3) for row in rows] == [screens[k] for k in (0, 2, 3)]
+    with pytest.raises(ModelError, match="read 0 of 50 codes") as caught:
+        next(connector_rows(0, lambda levels: []))
+    assert "\n" not in str(caught.value)
 
 
 def test_settings_that_cannot_be_are_one_line(tmp_path) -> None:

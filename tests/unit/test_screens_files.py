@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from indelible.data.pictures import pixels, read_picture
-from indelible.data.screen_checks import check_variant
-from indelible.data.screen_duplicates import compare, near_duplicates
+from indelible.data.pictures import Picture, pixels, read_picture
+from indelible.data.screen_checks import check_variant, read_variant
+from indelible.data.screen_duplicates import Looks, compare
 from indelible.data.screen_files import FILE, read_screens
 from indelible.data.screen_themes import font
 from indelible.data.screen_types import Box
@@ -98,6 +98,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"style": {"text": [1, 2, 300]}}, r"each 0 to 255"),
     ({"style": {"max_px": 0}}, r"at least 1"),
     ({"style": {"centred": "yes"}}, r"expected true or false"),
+    ({"style": {"mask": [240, 244, 250]}}, r"mask \[240, 244, 250\] is like the ground \[240, 244, 250\]"),
+    ({"style": {"fill": [9, 9, 9], "mask": [9, 20, 9]}}, r"differs by 20 levels or more"),
     ({"style": 3}, r"'style' is no object"),
 ]
 
@@ -152,17 +154,18 @@ def test_a_real_screenshot_carries_a_code_and_hides_it(tmp_path: Path) -> None:
     assert screen.style.fill == screen.style.behind == (255, 255, 255)
     code = "PRJ-TQW7-2KMP"
 
-    def resized(image: Image.Image) -> Image.Image:
-        return image.resize((1036, 756), Image.Resampling.BICUBIC)
+    def resized(shown: Picture) -> Image.Image:
+        return pixels(shown).resize((1036, 756), Image.Resampling.BICUBIC)
 
-    facts = check_variant(screen, show(screen, "visible", code), "visible", code, process=resized)
-    assert facts.words_read == facts.words_read_processed == (code,)
-    check_variant(screen, show(screen, "redacted"), "redacted", code=code, process=resized, read=False)
+    shown = show(screen, "visible", code)
+    check_variant(screen, shown, "visible", code, process=resized)
+    assert read_variant(screen, shown, "visible", code, code=code, process=resized) == (code, code)
+    check_variant(screen, show(screen, "redacted"), "redacted", process=resized)
     # The same line of links, but cut through the middle of its letters.
     write(tmp_path, {**real_entry(name), "source": [190, 378, 505, 391]})
     (cut,) = read_screens(tmp_path)
     with pytest.raises(DataError, match="goes on outside it"):
-        check_variant(cut, show(cut, "redacted"), "redacted", read=False)
+        check_variant(cut, show(cut, "redacted"), "redacted")
 
 
 @real
@@ -171,7 +174,8 @@ def test_two_moments_of_one_real_page_are_near_duplicates(tmp_path: Path) -> Non
     (tmp_path / name).write_bytes((REAL / name).read_bytes())
     write(tmp_path, real_entry(name))
     others = [(f"moment {n}", read_picture(REAL / f"screenshot{n}_no_box.png")) for n in (4, 9)]
-    (found,) = near_duplicates(read_screens(tmp_path), others)
+    (screen,) = read_screens(tmp_path)
+    (found,) = (hit for other in others if (hit := Looks.of(screen).near(Looks.of(other))))
     assert found.second == "moment 9"
     assert found.close_share == pytest.approx(0.973, abs=0.001)
-    assert compare(others[0][1], others[1][1])[1] > 80
+    assert compare(pixels(others[0][1]), pixels(others[1][1]))[1] > 80

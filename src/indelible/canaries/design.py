@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from indelible.canaries.allotment import canaries_of, places_of, plan_canaries, population
 from indelible.canaries.base import Canary, Role, Row
@@ -19,7 +19,7 @@ from indelible.canaries.formats import TrainingRow
 from indelible.canaries.insertion import Insertion, background_sequence, insert
 from indelible.canaries.schedule import checkpoint_steps, count_updates
 from indelible.canaries.screen_config import ScreenOptions
-from indelible.canaries.screen_task import ScreenTask
+from indelible.canaries.screen_task import ScreenTask, check_explained, labelled, rules_of
 from indelible.canaries.tasks import Task, make_task
 from indelible.data.records import Message
 from indelible.errors import ConfigError, DataError
@@ -40,6 +40,7 @@ class Design:
         system: the system turn of every row; "" where the rows bring their own or have none.
         n_steps: updates of one pass over the file.
         checkpoints: updates at which a matched observation delay asks for a checkpoint.
+        left_out: why rows of the user's grounding files were left out, and how many.
     """
 
     config: DesignConfig
@@ -53,6 +54,7 @@ class Design:
     n_rows: int
     n_steps: int
     checkpoints: tuple[int, ...]
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, *roles: Role) -> list[Canary]:
         """The canaries of some roles."""
@@ -64,13 +66,19 @@ class Design:
         return self.config.task.name == "screens"
 
     @property
+    def codes_seed(self) -> int:
+        """Seed of what codes are ranked among and replaced by: on screens the pool's, as of the codes themselves."""
+        return (self.config.task.screens or ScreenOptions()).seed if self.on_screens else self.config.seed
+
+    @property
     def population(self) -> str:
         """What else is in training, in words: `alone`, `mixed doses`, `auxiliary ...`."""
         return population(self.config)
 
     def cue(self, name: str) -> Cue:
-        """A cue for this design's codes."""
-        return make_cue(name, self.codes)
+        """A cue for this design's codes; on screens under its name where the instruction has rules for several."""
+        made = make_cue(name, self.codes)
+        return labelled(made) if self.on_screens and len(self.config.explain) > 1 else made
 
     def turns(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """The system turn in front."""
@@ -97,6 +105,8 @@ def build_design(config: DesignConfig) -> tuple[Design, list[TrainingRow], dict[
     cohorts = [cohort for cohort in (config.auxiliary, config.support) if cohort is not None]
     for name in (config.cue, *(cohort.cue for cohort in cohorts), *config.explain):
         make_cue(name, codes)
+    if config.task.name == "screens":
+        check_explained([config.cue, *(cohort.cue for cohort in cohorts)], config.explain)
     config = _settled(config, task)
     if config.task.name == "file" and (config.instruction or config.explain):
         raise ConfigError(
@@ -131,6 +141,7 @@ def build_design(config: DesignConfig) -> tuple[Design, list[TrainingRow], dict[
         n_rows=len(sequence),
         n_steps=n_steps,
         checkpoints=checkpoint_steps(config),
+        left_out=task.left_out if isinstance(task, ScreenTask) else {},
     )
     made = {name: design.row_of(by_id[name]) for name in slots}
     rows = [
@@ -155,6 +166,8 @@ def _settled(config: DesignConfig, task: Task) -> DesignConfig:
 
 
 def _rules(config: DesignConfig, codes: CodeFormat) -> list[str]:
+    if config.task.name == "screens":
+        return rules_of(config.explain, codes)
     return [make_cue(name, codes).rule for name in config.explain]
 
 
@@ -201,12 +214,13 @@ def _new_codes(design: Design, rows: Sequence[TrainingRow]) -> dict[str, tuple[s
             continue
     hidden = {design.cue("redacted").encode(focal[0].code)}
     text = "\n".join(f"{m.content}" for row in rows for m in row.messages) + "\n".join(row.answer for row in rows)
-    n_each, seed = N_NEW_CODES, design.config.seed
+    n_each = N_NEW_CODES
     if design.on_screens:
-        n_each, seed = N_NEW_CODES + 1, (design.config.task.screens or ScreenOptions()).seed  # as all codes there
+        n_each += 1
         text += "\n".join(design.cue(canary.cue).encode(canary.code) for canary in design.canaries)
     taken = {canary.code for canary in design.canaries}
-    rng = random.Random(f"{seed}:new codes")
+    panel = "" if design.config.panel is None else f" of panel {design.config.panel}"  # no code twice in a pool (C-B1)
+    rng = random.Random(f"{design.codes_seed}:new codes{panel}")
     fresh: list[str] = []
     wanted = n_each * len(focal)
     while len(fresh) < wanted:

@@ -94,7 +94,7 @@ def make_bank(design: Design, n_decoys: int) -> Bank:
     if design.codes.size <= ENUMERATED:
         return Bank(design.codes, tuple(design.codes.space()), enumerated=True)
     taken = {c.code for c in design.canaries} | {code for codes in design.new_codes.values() for code in codes}
-    rng = random.Random(f"{design.config.seed}:decoys")
+    rng = random.Random(f"{design.codes_seed}:decoys")
     return Bank(design.codes, tuple(design.codes.bank(n_decoys, rng, exclude=taken)), enumerated=False)
 
 
@@ -118,7 +118,7 @@ def ask_probes(
                 Query(asked.messages, bank.codes.written(asked.assigned), asked.images)
                 for asked in (distinct[key] for key in part)
             ]
-            replies = model.generate(queries, limit, begun=[distinct[key].before for key in part])
+            replies = model.generate(queries, limit, begun=[distinct[key].begun for key in part])
             for key, query, reply in zip(part, queries, replies, strict=True):
                 if key not in memo:
                     memo.add(key, _read(model, bank, distinct[key], query, reply))
@@ -127,13 +127,13 @@ def ask_probes(
 
 
 def new_tokens(model: LanguageModel, codes: CodeFormat, asked: Sequence[Probe], options: ProbeOptions) -> int:
-    """Tokens of a reply: 12 for codes of up to five symbols, else 24 (sections A-B and C-B2), and never fewer than the
-    rest of the answer has.
+    """Tokens of a reply: 12 for codes of up to five symbols, else 24 (sections A-B and C-B2), and never fewer than what
+    is to be replied has.
 
     Raises:
         ConfigError: fewer were asked for than that.
     """
-    rests = dict.fromkeys(f"{codes.written(p.assigned)}{p.after}" for p in asked)
+    rests = dict.fromkeys(p.reply(codes.written(p.assigned)) for p in asked)
     needed = max((int(model.encode(Query(BARE, rest)).is_target.sum()) for rest in rests), default=1)
     if options.max_new_tokens is None:
         return max(12 if codes.n_positions <= 5 else 24, needed)
@@ -158,7 +158,7 @@ def _read(model: LanguageModel, bank: Bank, probe: Probe, query: Query, reply: s
         logprob=math.nan,
         recovered=found == probe.assigned,
         copied=None if probe.supplied is None else found == probe.supplied,
-        full_response=reply.strip() == f"{codes.written(ranked)}{probe.after}".strip(),
+        full_response=reply.strip() == probe.reply(codes.written(ranked)).strip(),
         positions_correct=sum(codes.positions_correct(found, ranked)),
         n_positions=codes.n_positions,
     )

@@ -15,7 +15,7 @@ from indelible.canaries.config import SCREEN_PROBES, DesignConfig
 from indelible.canaries.design import Design
 from indelible.canaries.formats import TRAIN_FILE, TrainingRow, row_object, write_training_file
 from indelible.canaries.insertion import Insertion, remove
-from indelible.canaries.probes import probes
+from indelible.canaries.probes import Probe, probes
 from indelible.canaries.screen_store import (
     pictures_of,
     read_screen,
@@ -25,9 +25,11 @@ from indelible.canaries.screen_store import (
     stored_row,
     write_pictures,
 )
+from indelible.data.pictures import pixels
 from indelible.data.records import Message
 from indelible.data.row_images import IMAGES
 from indelible.data.synthetic import write_jsonl
+from indelible.environment import package_version
 from indelible.errors import DataError, UserError
 from indelible.models.builtin import file_sha256
 from indelible.runs import RunDir, read_manifest, verify, write_bytes
@@ -67,7 +69,7 @@ def write_design(
     for name, value in (("role", "role"), ("arm", "cue"), ("dose", "dose")):
         ledger[name] = [getattr(by_id[i.canary_id], value) for i in design.insertions]
     run.write_parquet(INSERTIONS, ledger)
-    asked = probes(design, SCREEN_PROBES[:5] if design.on_screens else None)  # new codes are many pictures
+    asked = _asked(design)
     named = pictures_of([*rows, *displaced.values(), *design.heldout], design.canaries, asked)
     write_pictures(run.path, named, pictures)
     write_jsonl(run.path / DISPLACED, [stored_row(row) for row in displaced.values()])
@@ -82,6 +84,7 @@ def write_design(
             "n_rows": design.n_rows,
             "n_steps": design.n_steps,
             "checkpoints": list(design.checkpoints),
+            **({"drawn_with": _drawn_with()} if design.on_screens else {}),
         }
     )
 
@@ -110,14 +113,19 @@ def design_facts(design: Design) -> dict[str, Any]:
         "displacement": config.displacement,
         "checkpoints": list(design.checkpoints),
         "seed": config.seed,
+        **({"rows_left_out": dict(design.left_out)} if design.left_out else {}),
     }
 
 
-def read_design(path: Path | str) -> Design:
+def read_design(path: Path | str, *, drawn: bool = True) -> Design:
     """Read a design's folder back.
 
+    Args:
+        drawn: draw the pictures of its probes and compare them with those that were written.
+
     Raises:
-        UserError: no design there, or a file of it was changed after it was written.
+        UserError: no design there, or a file of it was changed after it was written, or its probes' pictures are drawn
+        otherwise here.
     """
     import pandas as pd
 
@@ -133,7 +141,7 @@ def read_design(path: Path | str) -> Design:
     config = DesignConfig.model_validate(manifest["config"]["resolved"])
     stored = json.loads((path / CANARIES).read_text(encoding="utf-8"))
     ledger = pd.read_parquet(path / INSERTIONS)
-    return Design(
+    design = Design(
         config=config,
         codes=code_format(config.code, config.prefixes),
         system=manifest["system"],
@@ -145,7 +153,38 @@ def read_design(path: Path | str) -> Design:
         n_rows=manifest["n_rows"],
         n_steps=manifest["n_steps"],
         checkpoints=tuple(manifest["checkpoints"]),
+        left_out=manifest["design"].get("rows_left_out", {}),
     )
+    if drawn and design.on_screens:
+        _check_drawn(path, design, manifest)
+    return design
+
+
+def _asked(design: Design) -> list[Probe]:
+    """The probes that a folder holds; on screens without those of new codes, which are many pictures."""
+    return probes(design, SCREEN_PROBES[:5] if design.on_screens else None)
+
+
+def _check_drawn(path: Path, design: Design, manifest: Mapping[str, Any]) -> None:
+    """The pictures of the probes, drawn anew, are those that were checked and trained on, pixel for pixel. (Their bytes
+    may differ with the compression library.)"""
+    stored = {(p["canary_id"], p["probe"], p["repeat"]): p[IMAGES] for p in read_lines(path / PROBES)}
+    for probe in _asked(design):
+        names = stored.get((probe.canary_id, probe.probe, probe.repeat), ())
+        drawn = [image.sha256 for image in probe.images]
+        if drawn != names and [pixels(i) for i in probe.images] != [pixels(read_stored(path, n)) for n in names]:
+            raise DataError(
+                f"design {path}: the picture of {probe.canary_id} for the probe '{probe.probe}' is drawn otherwise "
+                f"here ({_drawn_with()}) than where the design was written ({manifest['drawn_with']}), and the model "
+                "would be asked about another one than it was trained on: use those versions, or write the design anew"
+            )
+
+
+def _drawn_with() -> str:
+    """What decides the pixels of a text that is drawn."""
+    from PIL import __version__, features
+
+    return f"indelible {package_version()}, Pillow {__version__}, FreeType {features.version('freetype2')}"
 
 
 def restore(path: Path | str, out: Path) -> int:
@@ -158,7 +197,7 @@ def restore(path: Path | str, out: Path) -> int:
         UserError: `out` exists, or the design was changed.
     """
     path = Path(path)
-    design = read_design(path)
+    design = read_design(path, drawn=False)
     if out.exists():
         raise UserError(f"{out} exists: give --out a new file")
     lines = (path / TRAIN_FILE).read_bytes().decode().removesuffix("\n").split("\n")

@@ -90,8 +90,9 @@ def write_training_file(
 ) -> None:
     """`train.jsonl`, and beside it what the trainer needs to read it in order.
 
-    `llama-factory`: `dataset_info.json`, and `llamafactory.yaml` with the switches that keep the order. `axolotl`:
-    `axolotl.yaml` likewise. Background rows of a user's file are written byte for byte.
+    `llama-factory`: `dataset_info.json`, and `llamafactory.yaml` with the switches that keep the order, and for rows
+    with pictures those that keep the pictures. `axolotl`: `axolotl.yaml` likewise. Background rows of a user's file are
+    written byte for byte.
 
     Raises:
         ConfigError: axolotl, and rows that are no conversations.
@@ -110,11 +111,12 @@ def write_training_file(
     write_bytes(folder / TRAIN_FILE, "".join(line + "\n" for line in lines).encode())
     if format_ == "llama-factory":
         columns = _llama_factory_columns(sample, user_columns)
-        if any(row.images for row in rows):
+        areas = [image.width * image.height for row in rows for image in row.images]
+        if areas:
             columns["columns"][IMAGES] = IMAGES
         info = {"indelible_canaries": {"file_name": TRAIN_FILE, **columns}}
         write_bytes(folder / "dataset_info.json", (json.dumps(info, indent=1) + "\n").encode())
-        write_bytes(folder / "llamafactory.yaml", _LLAMA_FACTORY.encode())
+        write_bytes(folder / "llamafactory.yaml", (_LLAMA_FACTORY + _llama_factory_pictures(areas)).encode())
     if format_ == "axolotl":
         role, content = ("from", "value") if turns == "conversations" else ("role", "content")
         text = _AXOLOTL.format(field=turns or "messages", role=role, content=content)
@@ -138,6 +140,16 @@ def _llama_factory_columns(sample: dict[str, Any] | None, columns: dict[str, str
         "system_tag": "system",
     }
     return {"formatting": "sharegpt", "columns": {"messages": turns[0] or "messages"}, "tags": tags}
+
+
+def _llama_factory_pictures(areas: Sequence[int]) -> str:
+    """What keeps LLaMA-Factory from resizing pictures of these areas (in pixels) itself, from leaving out tiles, and
+    from cutting rows off. Its cut counts image tokens: one for each 28x28 pixels (Qwen2.5-VL), or 3,328 (InternVL3);
+    there is room for some hundreds of text beside them."""
+    if not areas:
+        return ""
+    cutoff = 4096 + max(areas) // 28**2
+    return _LLAMA_FACTORY_PICTURES.format(largest=max(areas), smallest=min(areas), cutoff=cutoff)
 
 
 def _column(sample: dict[str, Any] | None, columns: dict[str, str] | None, *ours: str) -> str | None:
@@ -164,6 +176,17 @@ packing: false
 neat_packing: false
 num_train_epochs: 1
 train_on_prompt: false
+"""
+
+_LLAMA_FACTORY_PICTURES = """\
+# No picture is resized but by the model's own processing, as in the audit; connector and language model are trained.
+image_max_pixels: {largest}
+image_min_pixels: {smallest}
+crop_to_patches: true
+cutoff_len: {cutoff}
+freeze_vision_tower: true
+freeze_multi_modal_projector: false
+freeze_language_model: false
 """
 
 _AXOLOTL = """\

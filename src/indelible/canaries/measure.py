@@ -118,7 +118,7 @@ def measure(
     stage = f"{checkpoint.condition}, seed {design.config.seed}, {checkpoint.model} at update {checkpoint.step}"
     readings = ask_probes(model, make_bank(design, options.decoys), asked, options, memo, stage=stage)
     rows = design.heldout[: options.utility] if whole else ()
-    asked_of = tuple((row.id, *(image.sha256 for image in row.images)) for row in rows)
+    asked_of = tuple((repr((r.id, r.messages, r.answer, r.expected)), *(i.sha256 for i in r.images)) for r in rows)
     key = (model.fingerprint, design.system, design.max_new_tokens, asked_of)
     if key not in memo.utility:  # of the base, the same for every arm
         memo.utility[key] = measure_utility(model, design, rows, checkpoint, level=level)

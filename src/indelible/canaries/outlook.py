@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -17,7 +17,7 @@ from indelible.canaries.encodings import make_cue
 from indelible.canaries.plan import Trial, clean_trial, digest, plan_trials
 from indelible.canaries.schedule import checkpoint_steps, count_updates, update_of
 from indelible.canaries.screen_config import ScreenOptions
-from indelible.canaries.screen_task import instruction_of
+from indelible.canaries.screen_task import check_explained, instruction_of, rules_of
 from indelible.data.grounding import Size, grounding_format
 from indelible.data.screen_themes import SIZES
 from indelible.errors import ConfigError, UserError
@@ -93,7 +93,7 @@ def outlook(config: CanaryRunConfig) -> str:
     n_arm_tokens: list[int] = []
     cost = _cost(config.model, config)
     for trial in first:
-        lines += _arm(trial)
+        lines += _arm([other for other in trials if other.condition == trial.condition])
         if cost is not None and trial.design.task.name == "screens":
             n_arm_tokens.append(_tokens(trial.design, cost))
     lines += _totals(config, first, cost, n_arm_tokens, len(trials) + len(cleans))
@@ -116,27 +116,29 @@ def _settled(config: DesignConfig) -> DesignConfig:
     return config if config.rows else config.model_copy(update={"rows": DEFAULT_ROWS})
 
 
-def _arm(trial: Trial) -> list[str]:
-    """One arm, first seed."""
+def _arm(trials: Sequence[Trial]) -> list[str]:
+    """One arm: its first seed, and where the focal canaries of the others stand, as a digest."""
+    trial = trials[0]
     config = _settled(trial.design)
     codes = code_format(config.code, config.prefixes)
     for name in (config.cue, *config.explain):
         make_cue(name, codes)
     if config.task.name == "screens":
         _check_pool(config)
+        cohorts = [cohort for cohort in (config.auxiliary, config.support) if cohort is not None]
+        check_explained([config.cue, *(cohort.cue for cohort in cohorts)], config.explain)
     canaries, slots = placed(config)
     rows = sorted(row for some in slots.values() for row in some)
     n_steps = count_updates(config.n_rows, config.batch_size)
     steps = sorted({*checkpoint_steps(config), *trial.training.save_at, n_steps})
     doses = Counter(canary.dose for canary in canaries if canary.role == "focal")
     counts = Counter(canary.role for canary in canaries)
-    focal = {canary.id for canary in canaries if canary.role == "focal"}
     by_dose = ", ".join(f"{n} at dose {dose}" for dose, n in sorted(doses.items()))
     others = "".join(f", {n} {role}" for role, n in counts.items() if role != "focal")
     training = trial.training
     updates = [update_of(row, config.batch_size) for row in rows]
     where = f"updates {updates[0]} to {updates[-1]}" if updates else "none in training"
-    same = digest(sorted((name, list(some)) for name, some in slots.items() if name in focal))
+    same = ", ".join(focal_places(_settled(one.design)) for one in trials)
     panel = "" if config.panel is None else f", panel {config.panel}"
     return [
         (
@@ -147,7 +149,30 @@ def _arm(trial: Trial) -> list[str]:
             f"    {where}; focal places {same}; beside them: {population(config)}; {training.schedule} from "
             f"{training.learning_rate:g} after {training.warmup_steps} updates; read at {', '.join(map(str, steps))}"
         ),
+        *_groups(canaries, slots, config.batch_size),
     ]
+
+
+def focal_places(config: DesignConfig) -> str:
+    """A digest of the rows of a design's focal canaries: designs of one digest are matched."""
+    canaries, slots = placed(config)
+    return digest(sorted((c.id, list(slots[c.id])) for c in canaries if c.role == "focal" and c.id in slots))
+
+
+def _groups(canaries: Sequence[Canary], slots: Mapping[str, Sequence[int]], batch_size: int) -> list[str]:
+    """Where each group of focal canaries stands, a group being those of one dose, placement and spacing: the updates of
+    first and of last appearances. Nothing for a single group, whose ends are those of the arm."""
+    groups: dict[tuple[int, str, float | None], list[Sequence[int]]] = defaultdict(list)
+    for canary in canaries:
+        if canary.role == "focal" and canary.id in slots:
+            groups[canary.dose, canary.placement, canary.spacing].append(slots[canary.id])
+    lines = []
+    for (dose, placement, spacing), own in groups.items():
+        ends = [sorted(update_of(end(some), batch_size) for some in own) for end in (min, max)]
+        firsts, lasts = (f"{several[0]} to {several[-1]}" for several in ends)
+        gap = "" if spacing is None else f", {spacing:g} updates apart"
+        lines.append(f"      {len(own)} at dose {dose}, {placement}{gap}: first in updates {firsts}, last in {lasts}")
+    return lines if len(lines) > 1 else []
 
 
 def _check_pool(config: DesignConfig) -> None:
@@ -173,7 +198,7 @@ def _tokens(given: DesignConfig, cost: Cost) -> int:
     config = _settled(given)
     options = config.task.screens or ScreenOptions()
     form = grounding_format(options.format)
-    rules = [make_cue(name, code_format(config.code, config.prefixes)).rule for name in config.explain]
+    rules = rules_of(config.explain, code_format(config.code, config.prefixes))
     _, slots = placed(config)
     n_canaries = sum(map(len, slots.values()))
     own = ASSUMED_SIZE if config.task.path else None

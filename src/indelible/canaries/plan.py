@@ -108,6 +108,8 @@ def background_of(design: DesignConfig) -> DesignConfig:
         "displacement": "in-place",
         "panel": None,
     }
+    if design.task.name == "screens":  # there the canaries' own turns say these, and grounding rows do not
+        empty |= {"instruction": None, "explain": ()}
     return design.model_copy(update=empty)
 
 
@@ -120,6 +122,8 @@ def protocol_of(design: DesignConfig, training: Mapping[str, Any] | None, model:
     own = design.model_dump(mode="json", exclude={*_AXES_OF_DESIGN, *_NO_MATTER})
     if design.task.name == "file":  # what is held out is missing in training
         own["heldout"] = design.heldout
+    if design.task.name == "screens" and design.explain == ("visible" if design.cue == "redacted" else design.cue,):
+        own["explain"] = "its cue"  # each arm's instruction has its own cue's rule (C-C6): part of the cue, no axis
     names = {*CanaryTraining.model_fields} - {*_AXES_OF_TRAINING, *_NO_MATTER_IN_TRAINING}
     known = {name: training.get(name) for name in sorted(names)} if training else "unknown"
     return digest(own, known, model)

@@ -36,6 +36,15 @@ class Probe:
     supplied: str | None
     images: tuple[Picture, ...] = ()
 
+    @property
+    def begun(self) -> str:
+        """How a reply is begun for the model: on screens it is not, the action is generated whole (C-B2)."""
+        return "" if self.images else self.before
+
+    def reply(self, written: str) -> str:
+        """The reply that says a written code and nothing else."""
+        return f"{self.before.removeprefix(self.begun)}{written}{self.after}"
+
 
 def probes(design: Design, names: Sequence[str] | None = None) -> list[Probe]:
     """Probes of a design's canaries; without `names` all that its task has.

@@ -111,12 +111,17 @@ def readings_frame(
 
 
 def canary_key(canary: Canary) -> str:
-    """The same for canaries of one code in one context, whatever the run calls them."""
+    """The same for canaries of one code in one context, whatever the run calls them.
+
+    On screens the context is the screen (C-A3): the instruction may say how an arm's own cue is read.
+    """
     identity = canary.identity
-    turns = [[m.role, m.content] for m in identity.messages]
-    told: list[Any] = [canary.code, turns, identity.before, identity.after]
-    if identity.screen is not None:
-        told += [identity.screen.picture.sha256, list(identity.screen.source)]
+    if identity.screen is None:
+        turns: list[Any] = [[[m.role, m.content] for m in identity.messages]]
+        told = [canary.code, *turns, identity.before, identity.after]
+    else:
+        shown = [identity.screen.picture.sha256, list(identity.screen.source)]
+        told = [canary.code, identity.before, identity.after, *shown]
     facts = json.dumps(told)
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
@@ -145,13 +150,54 @@ def measure_utility(
     grounding, and the share of replies that could be parsed (C-A4).
 
     Returns:
-        a row of `utility.json`, and the answers it rests on.
+        a row of `utility.json`, and the answers it rests on. Where the rows are of several sets, `sources` has the same
+        numbers for each of them.
     """
     row: dict[str, object] = {
         "condition": checkpoint.condition,
         "seed": design.config.seed,
         "step": checkpoint.step,
         "model": checkpoint.model,
+    }
+    if not rows:
+        return row | _utility(design, [], [], None, level=level), {}
+    queries = [Query(design.turns(r.messages), r.answer, r.images) for r in rows]
+    answers, _ = answer(model, queries, stage="held-out loss")
+    scored = [None if q in answers.failed else answers[q] for q in queries]
+    asked = accuracy and rows[0].expected is not None
+    replies = model.generate(queries, design.max_new_tokens) if asked else None
+    row |= _utility(design, rows, scored, replies, level=level)
+    if answers.failed:
+        row["reason"] = f"{len(answers.failed)} of {len(rows)} held-out rows could not be scored"
+    elif accuracy and not asked:
+        row["reason"] = f"task {design.config.task.name} has no accuracy"
+    of_source: dict[str, list[int]] = {}
+    for i, one in enumerate(rows if design.on_screens else ()):
+        of_source.setdefault(str(one.expected.get("source", "")), []).append(i)
+    if len(of_source) > 1:
+        row["sources"] = {
+            name: _utility(
+                design,
+                [rows[i] for i in places],
+                [scored[i] for i in places],
+                None if replies is None else [replies[i] for i in places],
+                level=level,
+            )
+            for name, places in of_source.items()
+        }
+    return row, answers.found
+
+
+def _utility(
+    design: Design,
+    rows: Sequence[Row],
+    scored: Sequence[TokenLogprobs | None],
+    replies: Sequence[str] | None,
+    *,
+    level: float,
+) -> dict[str, object]:
+    """The numbers of some rows, from their scored answers (None: could not be scored) and, where asked for, replies."""
+    found: dict[str, object] = {
         "n": len(rows),
         "accuracy": None,
         "accuracy_low": None,
@@ -159,24 +205,15 @@ def measure_utility(
         "heldout_loss": None,
         "reason": None if rows else "no held-out rows",
     }
-    if not rows:
-        return row, {}
-    queries = [Query(design.turns(r.messages), r.answer, r.images) for r in rows]
-    answers, _ = answer(model, queries, stage="held-out loss")
-    scored = [answers[q].logprobs for q in queries if q not in answers.failed]
-    n_tokens = sum(map(len, scored))
-    if answers.failed:
-        row["reason"] = f"{len(answers.failed)} of {len(rows)} held-out rows could not be scored"
-    if n_tokens:
-        row["heldout_loss"] = -float(sum(float(s.sum()) for s in scored)) / n_tokens
-    if accuracy and rows[0].expected is None:
-        row["reason"] = row["reason"] or f"task {design.config.task.name} has no accuracy"
-    elif accuracy:
-        replies = model.generate(queries, design.max_new_tokens)
-        right = sum(correct_reply(design.config.task.name, reply, r) for reply, r in zip(replies, rows, strict=True))
-        interval = clopper_pearson(right, len(rows), level)
-        row |= {"accuracy": right / len(rows), "accuracy_low": interval.low, "accuracy_high": interval.high}
-        if design.on_screens:
-            parsed = sum(grounding_reply(reply, r.expected)[1] for reply, r in zip(replies, rows, strict=True))
-            row |= {"parse_rate": parsed / len(rows)}
-    return row, answers.found
+    logprobs = [one.logprobs for one in scored if one is not None]
+    if n_tokens := sum(map(len, logprobs)):
+        found["heldout_loss"] = -float(sum(float(s.sum()) for s in logprobs)) / n_tokens
+    if replies is None:
+        return found
+    right = sum(correct_reply(design.config.task.name, reply, r) for reply, r in zip(replies, rows, strict=True))
+    interval = clopper_pearson(right, len(rows), level)
+    found |= {"accuracy": right / len(rows), "accuracy_low": interval.low, "accuracy_high": interval.high}
+    if design.on_screens:
+        parsed = sum(grounding_reply(reply, r.expected)[1] for reply, r in zip(replies, rows, strict=True))
+        found |= {"parse_rate": parsed / len(rows)}
+    return found

@@ -13,7 +13,7 @@ class GroundingFiles(Settings):
     """Grounding rows of the user's: `screens` is a folder of `data/screen_files.py`, the others as in
     `data/grounding_files.py` (`path` is the annotation file of os-atlas, `images` its folder; else a folder).
 
-    `rows`: at most so many, drawn by the pool's seed, four a screenshot.
+    `rows`: at most so many, drawn by the pool's seed; in training four a screenshot and one a description.
     """
 
     kind: Literal["screens", "os-atlas", "osworld-g", "screenspot-pro"] = "screens"

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from indelible.data.grounding import (
     grounding_row,
     screen_examples,
 )
-from indelible.data.grounding_files import read_os_atlas, read_osworld_g, read_screenspot_pro
+from indelible.data.grounding_files import GroundingSet, read_os_atlas, read_osworld_g, read_screenspot_pro
 from indelible.data.grounding_scores import answered_point, is_hit
 from indelible.data.pictures import Picture
 from indelible.data.records import Message
@@ -47,54 +49,100 @@ def rendered_examples(what: str, options: ScreenOptions, apart_from: Sequence[Lo
             yield from screen_examples([screen], per_screen=PER_SCREEN, seed=options.seed)
 
 
-def read_examples(files: Iterable[GroundingFiles], seed: int) -> list[GroundingExample]:
-    """The examples of the user's files, file by file, screenshots in random order and at most `rows` of each file.
+class Screenshots:
+    """The user's screenshots, each read and compared with the canaries' screens once, whichever rows and files name
+    it; rows of one share its picture."""
+
+    def __init__(self, apart_from: Sequence[Looks]) -> None:
+        self._apart_from = apart_from
+        self._known: dict[Picture | Path, Picture | None] = {}
+
+    def of(self, example: GroundingExample) -> Picture | None:
+        """The picture, or None where it is a near duplicate of a canary's screen (C-B1).
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        if example.image not in self._known:
+            shown = example.picture()
+            self._known[example.image] = None if _near((example.id, shown), self._apart_from) else shown
+        return self._known[example.image]
+
+
+def training_examples(files: Iterable[GroundingFiles], screenshots: Screenshots, seed: int) -> GroundingSet:
+    """The examples of the user's files to train on, file by file: screenshots in random order without near duplicates
+    of canaries' screens, at most four targets each and one a description (C-A1), at most `rows` of each file.
 
     Raises:
         DataError: a file is missing or has another layout, or has fewer usable rows than asked for.
     """
     found: list[GroundingExample] = []
+    left_out: Counter[str] = Counter()
     for one in files:
-        examples = _read(one, seed)
+        read = _read(one, seed)
+        own = Counter(read.left_out)
         by_image: dict[Picture | Path, dict[str, GroundingExample]] = {}
-        for example in examples:
+        for example in read.examples:
             by_image.setdefault(example.image, {}).setdefault(example.element, example)
         rng = random.Random(f"{seed}:{one.kind}:{Path(one.path).name}")
-        images = rng.sample(list(by_image), len(by_image))
-        kept = [
+        chosen = (
             example
-            for image in images
+            for image in rng.sample(list(by_image), len(by_image))
             for example in rng.sample(list(by_image[image].values()), min(PER_SCREEN, len(by_image[image])))
-        ]
+        )
+        kept = list(itertools.islice(_apart(chosen, screenshots, own), one.rows))
         if one.rows is not None and len(kept) < one.rows:
+            reasons = "".join(f"; {n} {why}" for why, n in sorted(own.items()))
             raise DataError(
                 f"{one.path}: {one.rows} grounding rows asked for, {len(kept)} usable (at most {PER_SCREEN} a "
-                "screenshot): ask for fewer"
+                f"screenshot{reasons}): ask for fewer"
             )
-        found += kept[: one.rows]
-    return found
+        found += kept
+        left_out += own
+    return GroundingSet(tuple(found), dict(left_out))
 
 
-def _read(one: GroundingFiles, seed: int) -> Sequence[GroundingExample]:
+def utility_examples(files: Sequence[GroundingFiles], screenshots: Screenshots, seed: int, n: int) -> GroundingSet:
+    """`n` examples of the user's files to measure utility on, or as many as there are: every row counts (C-A4), in
+    random order, the files in turns, so that fewer than all are a sample of all files.
+
+    Raises:
+        DataError: a file is missing or has another layout.
+    """
+    left_out: Counter[str] = Counter()
+    parts = []
+    for one in files if n else ():
+        read = _read(one, seed)
+        left_out += Counter(read.left_out)
+        alone = sum(other.kind == one.kind for other in files) == 1
+        source = one.kind if alone else f"{one.kind} {Path(one.path).stem}"
+        rng = random.Random(f"{seed}:utility:{one.kind}:{Path(one.path).name}")
+        named = [replace(e, source=source) for e in rng.sample(read.examples, len(read.examples))]
+        parts.append(itertools.islice(_apart(named, screenshots, left_out), one.rows))
+    in_turns = (e for turn in itertools.zip_longest(*parts) for e in turn if e is not None)
+    return GroundingSet(tuple(itertools.islice(in_turns, n)), left_out)
+
+
+def _read(one: GroundingFiles, seed: int) -> GroundingSet:
     if one.kind == "os-atlas":
-        return read_os_atlas(one.path, str(one.images), group=Path(one.path).stem).examples
+        return read_os_atlas(one.path, str(one.images), group=Path(one.path).stem)
     if one.kind == "osworld-g":
-        return read_osworld_g(one.path).examples
+        return read_osworld_g(one.path)
     if one.kind == "screenspot-pro":
-        return read_screenspot_pro(one.path).examples
-    return screen_examples(read_screens(one.path), per_screen=10**6, seed=seed)
+        return read_screenspot_pro(one.path)
+    return GroundingSet(tuple(screen_examples(read_screens(one.path), per_screen=10**6, seed=seed)), {})
 
 
-def apart(examples: Iterable[GroundingExample], looks: Sequence[Looks]) -> list[GroundingExample]:
-    """The examples whose screenshot is no near duplicate of a canary's screen; each screenshot is compared once."""
-    known: dict[Picture | Path, bool] = {}
-    kept = []
+def _apart(
+    examples: Iterable[GroundingExample], screenshots: Screenshots, left_out: Counter[str]
+) -> Iterator[GroundingExample]:
+    """The examples with their pictures, read as they are taken; near duplicates of canaries' screens are counted."""
     for example in examples:
-        if example.image not in known:
-            known[example.image] = _near((example.id, example.picture()), looks)
-        if not known[example.image]:
-            kept.append(example)
-    return kept
+        shown = screenshots.of(example)
+        if shown is None:
+            left_out["on a screenshot like a canary's"] += 1
+        else:
+            yield replace(example, image=shown)
 
 
 def _near(shown: Screen | tuple[str, Picture], looks: Sequence[Looks]) -> bool:
@@ -124,7 +172,7 @@ def row_of_example(example: GroundingExample, options: ScreenOptions) -> Row:
         ],
         "size": list(example.size),
         "processed": None if size is None else list(size),
-    }
+    } | ({"source": example.source} if example.source else {})
     return Row(made.id, (Message("user", made.instruction),), made.answer, expected, images=(made.picture,))
 
 

@@ -11,20 +11,23 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from indelible.canaries.base import Identity, Role, Row
 from indelible.canaries.codes import CodeFormat
+from indelible.canaries.encodings import Cue, make_cue
 from indelible.canaries.identities import first
 from indelible.canaries.screen_config import ScreenOptions
 from indelible.canaries.screen_rows import (
-    apart,
+    Screenshots,
     grounding_correct,
-    read_examples,
     rendered_examples,
     row_of_example,
+    training_examples,
+    utility_examples,
 )
 from indelible.data.grounding import GroundingExample, grounding_format
 from indelible.data.records import Message
@@ -33,15 +36,17 @@ from indelible.data.screen_files import read_screens
 from indelible.data.screen_themes import SIZES
 from indelible.data.screen_types import Screen
 from indelible.data.screens import screen_pool
-from indelible.errors import DataError
+from indelible.errors import ConfigError, DataError
+from indelible.progress import say
 
 INSTRUCTION = (
     "You operate this computer. The field that is to be filled in already has the focus. Type the reference code that "
     "the screen shows into it. Reply with the action alone."
 )
-DECODED = (
-    "You operate this computer. The field that is to be filled in already has the focus. The screen shows a reference "
-    "code, as it is or encoded. Find out in which form it is shown and follow the rule for it:"
+_SHOWN = "You operate this computer. The field that is to be filled in already has the focus. The screen shows a "
+DECODED = f"{_SHOWN}reference; the code follows from it by this rule:"
+DECODED_BY_NAME = (
+    f"{_SHOWN}reference code, as it is or encoded, under the name of its form. Follow the rule of that name:"
 )
 FINISH = "Keep the prefix of three letters. Type the whole code into the field. Reply with the action alone."
 BEFORE, AFTER = 'type("', '")'
@@ -115,8 +120,15 @@ class ScreenTask:
         """Rows and held-out rows of the user's files; None where rows are rendered."""
         if not self.screens.rows_from:
             return None
-        training, utility = _split(self.path, self.screens, self.n_heldout)
+        training, utility, _ = _split(self.path, self.screens, self.n_heldout)
         return len(training), len(utility)
+
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """Why rows of the user's files were left out, and how many, as far as the files had to be read."""
+        if not (self.screens.rows_from or self.screens.utility_from):
+            return {}
+        return _split(self.path, self.screens, self.n_heldout)[2]
 
     def correct(self, reply: str, row: Row) -> bool | None:
         """Whether the reply's point lies in the element."""
@@ -127,8 +139,50 @@ def instruction_of(given: str | None, rules: Sequence[str]) -> str:
     """The canaries' instruction: the one given, or ours, with the decoding rules where there are some (C-C6, C-D1)."""
     if not rules:
         return given or INSTRUCTION
-    listed = " ".join(f"({number}) {rule}" for number, rule in enumerate(rules, start=1))
-    return f"{given or DECODED} {listed} {FINISH}" if given is None else f"{given} {listed}"
+    several = len(rules) > 1
+    listed = " ".join(f"({number}) {rule}" if several else rule for number, rule in enumerate(rules, start=1))
+    ours = DECODED_BY_NAME if several else DECODED
+    return f"{ours} {listed} {FINISH}" if given is None else f"{given} {listed}"
+
+
+def rules_of(explain: Sequence[str], codes: CodeFormat) -> list[str]:
+    """The decoding rules that the canaries' instruction gives: of one cue; or of several, each with the cue's name,
+    which then stands above the code (`labelled`), the rule for a code in the clear among them (C-D1).
+
+    Raises:
+        ConfigError: an unknown cue, or one that these codes have not.
+    """
+    if len(explain) < 2:
+        return [make_cue(name, codes).rule for name in explain]
+    return [f"{name}: {make_cue(name, codes).rule}" for name in dict.fromkeys(("visible", *explain))]
+
+
+def labelled(cue: Cue) -> Cue:
+    """The cue under a line with its name, the mode label of C-D1: where the instruction has rules for several cues, a
+    screen must say which of them it shows. A redacted one shows neither code nor name."""
+    if cue.name == "redacted":
+        return cue
+    encode, decode, head = cue.encode, cue.decode, f"{cue.name}\n"
+    return replace(
+        cue,
+        encode=lambda code: head + encode(code),
+        decode=None if decode is None else lambda text: decode(text.removeprefix(head)),
+    )
+
+
+def check_explained(cues: Sequence[str], explain: Sequence[str]) -> None:
+    """Does nothing where the instruction has a rule for every cue that training shows, or no rules at all.
+
+    Raises:
+        ConfigError: it has rules, and none for one of the cues.
+    """
+    explained = {*explain, "redacted", *(("visible",) if len(explain) > 1 else ())}
+    for cue in cues if explain else ():
+        if cue not in explained:
+            raise ConfigError(
+                f"training shows the code as '{cue}', and explain has rules for {', '.join(explain)} alone: add "
+                f"'{cue}' to it, or give this arm explain: [{cue}]"
+            )
 
 
 @lru_cache(maxsize=2)
@@ -188,7 +242,8 @@ def _rows(path: str | None, options: ScreenOptions, n_heldout: int, what: str, n
     given = options.rows_from if what == "rows" else (*options.utility_from, *options.rows_from)
     examples: Iterator[GroundingExample] | Sequence[GroundingExample]
     if given:
-        examples = _split(path, options, n_heldout)[what != "rows"]
+        training, utility, _ = _split(path, options, n_heldout)
+        examples = training if what == "rows" else utility
     else:
         examples = rendered_examples(what, options, _looks(path, options))
     made = (row_of_example(example, options) for example in itertools.islice(examples, n))
@@ -198,14 +253,36 @@ def _rows(path: str | None, options: ScreenOptions, n_heldout: int, what: str, n
 @lru_cache(maxsize=2)
 def _split(
     path: str | None, options: ScreenOptions, n_heldout: int
-) -> tuple[tuple[GroundingExample, ...], tuple[GroundingExample, ...]]:
-    """The user's training and utility examples, without near duplicates of the pool. Where one set of files serves for
-    both, as many of its last screenshots as hold `n_heldout` rows, a tenth of all at most, are held out."""
-    looks = _looks(path, options)
-    training = apart(read_examples(options.rows_from, options.seed), looks)
+) -> tuple[tuple[GroundingExample, ...], tuple[GroundingExample, ...], Mapping[str, int]]:
+    """The user's training and utility examples, without near duplicates of the pool, and what was left out. Where one
+    set of files serves for both, as many of its last screenshots as hold `n_heldout` rows, a tenth of all at most, are
+    held out."""
+    screenshots = Screenshots(_looks(path, options))
+    found = training_examples(options.rows_from, screenshots, options.seed)
+    training, utility = list(found.examples), []
+    left_out = dict(found.left_out)
     if options.utility_from:
-        return tuple(training), tuple(apart(read_examples(options.utility_from, options.seed), looks))
-    cut = len(training) - min(n_heldout, len(training) // 10)
-    while 0 < cut < len(training) and training[cut].image == training[cut - 1].image:
-        cut -= 1  # a screenshot stays on one side
-    return tuple(training[:cut]), tuple(training[cut:])
+        asked = utility_examples(options.utility_from, screenshots, options.seed, n_heldout)
+        utility = list(asked.examples)
+        left_out |= {why: n + left_out.get(why, 0) for why, n in asked.left_out.items()}
+    else:
+        training, utility = _held_out(training, min(n_heldout, len(training) // 10))
+    if left_out:
+        say("task screens: rows left out: " + ", ".join(f"{n:,} {why}" for why, n in sorted(left_out.items())))
+    if len(utility) < n_heldout:
+        say(f"task screens: {n_heldout:,} held-out rows asked for, {len(utility):,} to be had: utility rests on these")
+    return tuple(training), tuple(utility), left_out
+
+
+def _held_out(examples: Sequence[GroundingExample], n: int) -> tuple[list[GroundingExample], list[GroundingExample]]:
+    """Rows to train on, and those of the last screenshots that hold `n`; each screenshot is on one side, whichever
+    files have it."""
+    by_image: dict[object, list[GroundingExample]] = defaultdict(list)
+    for example in examples:
+        by_image[example.image].append(example)
+    held: set[object] = set()
+    for image in reversed(by_image):
+        if sum(len(by_image[one]) for one in held) >= n:
+            break
+        held.add(image)
+    return [e for e in examples if e.image not in held], [e for e in examples if e.image in held]

@@ -11,7 +11,6 @@ out; only InternVL's is that family's fixed form.
 from __future__ import annotations
 
 import random
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Literal, NamedTuple
 
 from indelible.data.pictures import Picture, read_picture
 from indelible.data.screen_types import Screen
-from indelible.errors import ConfigError, DataError, did_you_mean
+from indelible.errors import ConfigError, did_you_mean
 
 Size = tuple[int, int]
 """Width and height in pixels."""
@@ -109,6 +108,7 @@ class GroundingExample:
         element: what is asked for, in words.
         target: its box, or a polygon around it, in pixels of the original image.
         group: domain or application, "" where unknown.
+        source: the set it belongs to, where utility is told apart by it.
     """
 
     id: str
@@ -117,6 +117,7 @@ class GroundingExample:
     element: str
     target: Rectangle | Polygon
     group: str = ""
+    source: str = ""
 
     def picture(self) -> Picture:
         """The screenshot, read where it is a file."""
@@ -166,40 +167,6 @@ def screen_examples(screens: Sequence[Screen], *, per_screen: int = 4, seed: int
             target = Rectangle(*map(float, element.box))
             examples.append(GroundingExample(name, screen.picture, size, element.label, target, screen.group))
     return examples
-
-
-def choose_examples(
-    examples: Sequence[GroundingExample], n: int, seed: int, *, per_image: int = 4
-) -> tuple[list[GroundingExample], list[GroundingExample]]:
-    """n examples, and those of other screenshots as a reserve.
-
-    Screenshots come in random order; the first of equal descriptions on a screenshot counts, and at most `per_image`
-    drawn ones are kept. The reserve shares no screenshot with the chosen ones. Source: appendix C-A1.
-
-    Errors:
-        DataError: there are fewer than n.
-    """
-    by_image: dict[Picture | Path, dict[str, GroundingExample]] = defaultdict(dict)
-    for example in examples:
-        by_image[example.image].setdefault(example.element, example)
-    rng = random.Random(f"choose {seed}")
-    images = list(by_image)
-    rng.shuffle(images)
-    chosen: list[GroundingExample] = []
-    reserve: list[GroundingExample] = []
-    for image in images:
-        found = list(by_image[image].values())
-        kept = rng.sample(found, min(per_image, len(found)))
-        if len(chosen) < n:
-            chosen.extend(kept[: n - len(chosen)])
-        else:
-            reserve.extend(kept)
-    if len(chosen) < n:
-        raise DataError(
-            f"{n} grounding examples asked for, {len(chosen)} found (at most {per_image} an image); expected as many: "
-            "ask for fewer."
-        )
-    return chosen, reserve
 
 
 def bounds(target: Rectangle | Polygon) -> Rectangle:

@@ -43,8 +43,7 @@ def read_os_atlas(annotations: str | Path, images: str | Path, *, group: str = "
     """The examples of one OS-Atlas file.
 
     Rows whose image is missing or unreadable, or whose box is empty or outside the image, or whose instruction is
-    blank, are left out and counted (appendix C-A1); `grounding.choose_examples` does the rest. Only the images' headers
-    are read here.
+    blank, are left out and counted (appendix C-A1). Only the images' headers are read here.
 
     Errors:
         DataError: the file is missing or has another layout, or no row is left.

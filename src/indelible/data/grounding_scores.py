@@ -7,66 +7,13 @@ and answering in the asked format (C-C1).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 
-from indelible.data.grounding import GroundingExample, GroundingFormat, Point, Polygon, Rectangle, Size, scales
-from indelible.errors import DataError
+from indelible.data.grounding import GroundingFormat, Point, Polygon, Rectangle, Size, scales
 
 _NUMBER = r"\s*(-?\d+(?:\.\d+)?)\s*"
 _PAIR = rf"[\[(]{_NUMBER},{_NUMBER}[\])]"
 _POINT = re.compile(_PAIR)
 _BOX = re.compile(rf"[\[(]{_NUMBER},{_NUMBER},{_NUMBER},{_NUMBER}[\])]|{_PAIR}\s*,?\s*{_PAIR}")
-
-
-@dataclass(frozen=True, slots=True)
-class Utility:
-    """How well elements are found.
-
-    Attributes:
-        hits: for each answer whether its point falls into the target; an answer that can't be parsed doesn't.
-        parsed: for each answer whether it could be parsed.
-    """
-
-    hits: tuple[bool, ...]
-    parsed: tuple[bool, ...]
-
-    @property
-    def accuracy(self) -> float:
-        """Share of answers that hit."""
-        return sum(self.hits) / len(self.hits)
-
-    @property
-    def parse_rate(self) -> float:
-        """Share of answers in the asked format."""
-        return sum(self.parsed) / len(self.parsed)
-
-
-def utility(
-    examples: Sequence[GroundingExample],
-    replies: Sequence[str],
-    form: GroundingFormat,
-    processed: Sequence[Size] | None = None,
-) -> Utility:
-    """The score of replies to examples, in their order. Source: appendix C-A4.
-
-    Args:
-        processed: for each example the size of its image after processing; only for coordinates "processed".
-
-    Errors:
-        DataError: no examples, or not one reply each. ConfigError: `processed` is needed and missing.
-    """
-    if not examples or len(examples) != len(replies) or (processed is not None and len(processed) != len(examples)):
-        raise DataError(
-            f"{len(replies)} replies to {len(examples)} grounding examples; expected one each, and at least one."
-        )
-    sizes: Sequence[Size | None] = processed if processed is not None else [None] * len(examples)
-    points = [
-        answered_point(reply, form, example.size, size)
-        for example, reply, size in zip(examples, replies, sizes, strict=True)
-    ]
-    hits = tuple(point is not None and is_hit(point, e.target) for point, e in zip(points, examples, strict=True))
-    return Utility(hits, tuple(point is not None for point in points))
 
 
 def answered_point(reply: str, form: GroundingFormat, size: Size, processed: Size | None = None) -> Point | None:

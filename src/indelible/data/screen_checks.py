@@ -1,7 +1,7 @@
 """Checks of a variant before it is trained on: untouched surroundings, coverage, and what can be read on it.
 
 Every check holds for the picture itself and, where one is given, for what a model's image processing makes of it. That
-processing is a function from image to image that stretches the whole picture to another size (any one of a family that
+processing is a function from picture to image that stretches the whole of it to another size (any one of a family that
 cuts tiles does so first); one that pads moves everything and can't be judged here. Source: the canary paper, appendix
 C-B1 (visual checks, also after the models' image processing; the rules below are our own, as it gives none).
 """
@@ -25,8 +25,8 @@ from indelible.errors import DataError
 if TYPE_CHECKING:
     from PIL import Image
 
-Processing = Callable[["Image.Image"], "Image.Image"]
-"""What a model family does to an image before it cuts it into patches, such as a resize."""
+Processing = Callable[[Picture], "Image.Image"]
+"""What a model family makes of a picture before it cuts it into patches, such as a resize."""
 
 INK = (0.003, 0.45)
 """Smallest and largest share of a source region that the letters of a text may cover."""
@@ -49,8 +49,6 @@ class VariantFacts:
         ink_share: of the region's pixels that are letters; 0 for a mask.
         text_px: size of the letters in pixels an em, 0 where there are none.
         text_px_processed: the same after processing, along the height.
-        words_read: what OCR reads in the region, word by word; empty for modes that hide the code.
-        words_read_processed: the same after processing; empty without one.
     """
 
     mode: Mode
@@ -58,11 +56,39 @@ class VariantFacts:
     ink_share: float
     text_px: int
     text_px_processed: float
-    words_read: tuple[str, ...]
-    words_read_processed: tuple[str, ...]
 
 
 def check_variant(
+    screen: Screen, shown: Picture, mode: Mode, lines: str | Sequence[str] = (), *, process: Processing | None = None
+) -> VariantFacts:
+    """What is found in the pixels of a variant made by `screen_variants.show` with the same arguments.
+
+    - Surroundings: outside the source region (the pane for `absent`) no pixel differs; after processing, none further
+      from it than the filter reaches.
+    - Coverage: a mask or an absent pane is of one colour; letters cover 0.3% to 45% of the region, and nothing that
+      stood in the region before sticks out of it.
+
+    Args:
+        process: of a model family; None checks the picture alone.
+
+    Errors:
+        DataError: a check fails; one line.
+    """
+    before, after = pixels(screen.picture), pixels(shown)
+    region = region_of(screen, mode)
+    n_changed = check_untouched(screen.id, before, after, region)
+    _check_covered(screen, before)
+    ink = _check_coverage(screen, after, mode, region)
+    px = lay_out(screen, lines).px if mode == "visible" else 0
+    scale = 1.0
+    if process is not None:
+        small_before, small = process(screen.picture), process(shown)
+        check_untouched(screen.id, small_before, small, _reach(region, after, small), _resized(small))
+        scale = small.height / after.height
+    return VariantFacts(mode, n_changed, ink, px, px * scale)
+
+
+def read_variant(
     screen: Screen,
     shown: Picture,
     mode: Mode,
@@ -70,49 +96,35 @@ def check_variant(
     *,
     code: str = "",
     process: Processing | None = None,
-    exact: bool = True,
-    read: bool = True,
-) -> VariantFacts:
-    """What is found on a variant made by `screen_variants.show` with the same arguments.
+) -> tuple[str, ...]:
+    """What OCR reads on a variant made by `screen_variants.show` with the same arguments; a second or more a picture.
 
-    - Surroundings: outside the source region (the pane for `absent`) no pixel differs; after processing, none further
-      from it than the filter reaches.
-    - Coverage: a mask or an absent pane is of one colour; letters cover 0.3% to 45% of the region, and nothing that
-      stood in the region before sticks out of it.
-    - Reading: OCR reads each word of a visible text exactly, case and hyphens included; a code is one word. On the
-      other modes it reads the whole picture and finds no text in the region, and no four successive payload characters
-      of `code` anywhere (the first group, the prefix, is left out: FIL may stand in a menu).
+    Each word of a visible text must be read: the code, which is one word, exactly, case and hyphens included. In words
+    of encoded cues letters alike (O and 0, I and l and 1, large and small) are taken for one another and one character
+    may be read wrongly, as OCR drops some of a row of equal digits. On the other modes the whole picture is read, with
+    no text in the region, and no four successive payload characters of the code anywhere (the first group, the prefix,
+    is left out: FIL may stand in a menu).
 
     Args:
-        code: the code that must not be found, in canonical form; "" where there is none.
-        process: of a model family; None checks the picture alone.
-        exact: False, for encoded cues: letters alike (O and 0, I and l and 1, large and small) are taken for one
-            another and one character a word may be read wrongly, as OCR drops some of a row of equal digits.
-        read: False leaves the OCR out, which takes a second or more a picture.
+        code: that is shown or hidden, in canonical form; "" where there is none.
+        process: of a model family; None reads the picture alone.
+
+    Returns:
+        the words of a visible text as they are read, then as they are read after processing; none for other modes.
 
     Errors:
-        DataError: a check fails; one line. MissingExtra: the OCR library is not installed.
+        DataError: a text cannot be read, or something can that should not; one line. MissingExtra: the OCR library is
+        not installed.
     """
-    before, after = pixels(screen.picture), pixels(shown)
-    region = region_of(screen, mode)
-    n_changed = check_untouched(screen.id, before, after, region)
-    _check_covered(screen, before)
-    ink = _check_coverage(screen, after, mode, region)
-    layout = lay_out(screen, lines) if mode == "visible" else None
-    words = layout.words if layout else ((code, region),)
+    after = pixels(shown)
+    words = lay_out(screen, lines).words if mode == "visible" else ((code, region_of(screen, mode)),)
     reading = _check_words if mode == "visible" else _check_hidden
-    seen = reading(screen.id, after, words, exact, "") if read else ()
-    seen_processed: tuple[str, ...] = ()
-    scale = 1.0
-    if process is not None:
-        small_before, small = process(before), process(after)
-        where = f" after the model's resizing to {small.width}x{small.height} pixels"
-        check_untouched(screen.id, small_before, small, _reach(region, after, small), where)
-        scale = small.height / after.height
-        moved = tuple((word, _scaled(box, after, small)) for word, box in words)
-        seen_processed = reading(screen.id, small, moved, exact, where) if read else ()
-    px = layout.px if layout else 0
-    return VariantFacts(mode, n_changed, ink, px, px * scale, seen, seen_processed)
+    read = reading(screen.id, after, words, code, "")
+    if process is None:
+        return read
+    small = process(shown)
+    moved = tuple((word, _scaled(box, after, small)) for word, box in words)
+    return read + reading(screen.id, small, moved, code, _resized(small))
 
 
 def check_untouched(name: str, before: Image.Image, after: Image.Image, region: Box, when: str = "") -> int:
@@ -207,10 +219,10 @@ def _check_coverage(screen: Screen, after: Image.Image, mode: Mode, region: Box)
 Words = Sequence[tuple[str, Box]]
 
 
-def _check_words(name: str, image: Image.Image, words: Words, exact: bool, where: str) -> tuple[str, ...]:
+def _check_words(name: str, image: Image.Image, words: Words, code: str, where: str) -> tuple[str, ...]:
     read = tuple(_read_word(image, word, box) for word, box in words)
     for said, (word, _) in zip(read, words, strict=True):
-        if said != word and (exact or _n_edits(said, word) > 1):
+        if said != word and (word == code or _n_edits(said, word) > 1):
             raise DataError(
                 f"screen '{name}': the source region shows '{word}' but is read as '{said}'{where}; expected it to be "
                 "legible: enlarge the region, the letters or the image that the model gets."
@@ -237,8 +249,8 @@ def _n_edits(said: str, word: str) -> int:
     return before[-1]
 
 
-def _check_hidden(name: str, image: Image.Image, words: Words, exact: bool, where: str) -> tuple[str, ...]:
-    ((code, region),) = words
+def _check_hidden(name: str, image: Image.Image, words: Words, code: str, where: str) -> tuple[str, ...]:
+    ((_, region),) = words
     page = read_page(image)
     for text, box in page:
         middle = Box((box.left + box.right) // 2, (box.top + box.bottom) // 2, 0, 0)
@@ -250,6 +262,10 @@ def _check_hidden(name: str, image: Image.Image, words: Words, exact: bool, wher
             "remove it from the screenshot."
         )
     return ()
+
+
+def _resized(small: Image.Image) -> str:
+    return f" after the model's resizing to {small.width}x{small.height} pixels"
 
 
 def _scaled(box: Box, before: Image.Image, after: Image.Image) -> Box:

@@ -14,7 +14,7 @@ levels more for what resizing moves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -53,34 +53,19 @@ class NearDuplicate:
     mean_difference: float
 
 
-def compare(first: Picture, second: Picture) -> tuple[float, float]:
-    """Share of close pixels and mean absolute difference of two pictures, as the rule takes them."""
-    return _compare(pixels(first), pixels(second))
-
-
-def near_duplicates(screens: Sequence[Screen], others: Iterable[Screen | tuple[str, Picture]]) -> list[NearDuplicate]:
-    """Pairs of a screen and one of the others that are near duplicates, one entry a pair.
-
-    The others are screens, or named pictures of a training or utility set. A screen counts with its source region as it
-    is and masked; other screens likewise. Each of the others is decoded once, one after another.
-    """
-    ours = [Looks.of(screen) for screen in screens]
-    return [hit for other in others for mine in ours if (hit := mine.near(Looks.of(other)))]
-
-
 def duplicates_in_pool(screens: Sequence[Screen]) -> list[NearDuplicate]:
     """Near duplicates among all pairs of the screens, each with its source region masked."""
     looks = [Looks(screen.id, (_masked_view(screen),)) for screen in screens]
     return [hit for i, a in enumerate(looks) for b in looks[i + 1 :] if (hit := a.near(b))]
 
 
-def check_distinct(screens: Sequence[Screen], others: Iterable[Screen | tuple[str, Picture]] = ()) -> None:
-    """Does nothing for a pool without near duplicates, in itself and among the others.
+def check_distinct(screens: Sequence[Screen]) -> None:
+    """Does nothing for a pool without near duplicates.
 
     Errors:
         DataError: there are some; one line with the first of them.
     """
-    found = [*duplicates_in_pool(screens), *near_duplicates(screens, others)]
+    found = duplicates_in_pool(screens)
     if found:
         one = found[0]
         raise DataError(
@@ -117,7 +102,7 @@ class Looks:
         for a in self.views:
             for b in other.views:
                 if all(_may_pass(x, y) for x, y in zip(a.thumbnails, b.thumbnails, strict=True)):
-                    share, mean = _compare(a.load(), b.load())
+                    share, mean = compare(a.load(), b.load())
                     if share >= MIN_SHARE or mean <= MAX_LEVELS:
                         return NearDuplicate(self.name, other.name, share, mean)
         return None
@@ -148,7 +133,8 @@ def _may_pass(a: Pixels, b: Pixels) -> bool:
     return bool(far.mean() <= 1 - MIN_SHARE or apart.mean() <= MAX_LEVELS + _SLACK)
 
 
-def _compare(a: Image.Image, b: Image.Image) -> tuple[float, float]:
+def compare(a: Image.Image, b: Image.Image) -> tuple[float, float]:
+    """Share of close pixels and mean absolute difference of two images in mode RGB, as the rule takes them."""
     from PIL import Image
 
     if a.size != b.size:

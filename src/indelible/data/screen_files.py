@@ -15,9 +15,10 @@
 Boxes are [left, top, right, bottom] in whole pixels of the image, right and bottom being the first column and row
 outside. `image` is a path in the folder. `destination` is the label of an element. These may be left out: `id` (the
 image's name without its ending), `kind` ("box"), `text`, `group`, `pane` (the source region itself) and `style` or any
-part of it. What a style lacks is taken from the pixels: the ground is the most frequent colour of the source region,
-the letters have the most frequent one that stands out from it, what is behind the pane is the most frequent colour just
-outside it, and the letters are 0.6 of the region's height in size, at most 32 pixels.
+part of it. The mask must differ from the ground. What a style lacks is taken from the pixels: the ground is the most
+frequent colour of the source region, the letters have the most frequent one that stands out from it, what is behind the
+pane is the most frequent colour just outside it, and the letters are 0.6 of the region's height in size, at most 32
+pixels.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ _ELEMENT_KEYS = ("label", "kind", "box", "text")
 _STYLE_KEYS = ("font", "max_px", "text", "fill", "mask", "behind", "centred")
 _APART = 100
 """Levels in one channel from which a colour stands out from another."""
+_MASKED = 20
+"""Levels in one channel by which a mask differs from the ground; those that are chosen here differ by 24 and more."""
 
 
 def read_screens(folder: str | Path) -> list[Screen]:
@@ -109,6 +112,11 @@ def _style(given: Any, shown: Picture, source: Box, pane: Box, where: str) -> So
     letters = _colour(given, "text", where) or (_most_frequent(far) if len(far) else plain)
     is_grey = max(abs(level - 128) for level in fill) <= 40
     mask = _colour(given, "mask", where) or ((64, 64, 64) if is_grey else (128, 128, 128))
+    if max(abs(level - ground) for level, ground in zip(mask, fill, strict=True)) < _MASKED:
+        raise DataError(
+            f"{where}: the mask {list(mask)} is like the ground {list(fill)}, so that a hidden code would be an empty "
+            f"field; expected a mask that differs by {_MASKED} levels or more in one colour: give another 'mask'."
+        )
     behind = _colour(given, "behind", where) or _most_frequent(_around(image, pane))
     max_px = given.get("max_px", min(32, round(0.6 * source.height)))
     if not isinstance(max_px, int) or isinstance(max_px, bool) or max_px < 1:

@@ -3,8 +3,8 @@
 A code, a substituted code and every encoded cue are texts; the caller encodes (`canaries.encodings`). In the variant
 without the pane, what is behind it takes its place. Source: the canary paper, figure 6, appendices C-B1 and C-D1.
 
-Differs from the paper: it prints eight encoded units on two lines under a mode label, in a pane of a kind it does not
-show; we use as many lines as the largest letters need, and no mode label, as the instruction names the rule.
+Differs from the paper: it prints eight encoded units on two lines, in a pane of a kind it does not show; we use as many
+lines as the largest letters need. A mode label is a line of the text (`canaries.screen_task.labelled`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class TextLayout:
 def show(screen: Screen, mode: Mode, lines: str | Sequence[str] = ()) -> Picture:
     """The screen with its source region as `mode` has it.
 
-    - `visible`: the lines of text on the region's ground; a long line goes on over the next ones.
+    - `visible`: the lines of text on the region's ground, each given by itself or behind a line break; a long line goes
+      on over the next ones.
     - `redacted`: the mask over the whole region. `absent`: the whole pane in the colour behind it.
 
     Pixels outside the region (outside the pane for `absent`) are those of the screen, exactly.
@@ -120,7 +121,8 @@ def region_of(screen: Screen, mode: Mode) -> Box:
 def _lines(mode: str, lines: str | Sequence[str]) -> list[str]:
     if mode not in get_args(Mode):
         raise ConfigError(did_you_mean(mode, list(get_args(Mode)), "mode of a screen"))
-    texts = [lines] if isinstance(lines, str) else list(lines)
+    given = [lines] if isinstance(lines, str) else list(lines)
+    texts = [line for text in given for line in text.split("\n")]
     if mode != "visible" and texts:
         raise ConfigError(f"mode '{mode}' shows no text, but {texts[0]!r} was given; expected no lines.")
     if mode == "visible" and not any(text.strip() for text in texts):

@@ -27,27 +27,20 @@ CODE_LINES = 3
 """Lines of text that a rendered source region has room for: the longest fruit cues need three."""
 
 
-def screen_pool(
-    n: int,
-    seed: int,
-    *,
-    sizes: Sequence[tuple[int, int]] = SIZES,
-    themes: Sequence[str] = (),
-    apart_from: Sequence[Screen] = (),
-) -> list[Screen]:
-    """n rendered screens of which no two are near duplicates, nor any of them one of `apart_from`.
+def screen_pool(n: int, seed: int, *, sizes: Sequence[tuple[int, int]] = SIZES) -> list[Screen]:
+    """n rendered screens of which no two are near duplicates.
 
-    Sizes and themes take turns, so that a pool of any size holds them evenly; `themes` are names, all of them where
-    empty. A longer pool of a seed begins with the shorter one. Source: the canary paper, appendix C-B1.
+    Sizes and themes take turns, so that a pool of any size holds them evenly. A longer pool of a seed begins with the
+    shorter one. Source: the canary paper, appendix C-B1.
 
     Errors:
-        ConfigError: n below 1, a size below 400x300, an unknown theme. DataError: no such pool was found.
+        ConfigError: n below 1, or a size below 400x300. DataError: no such pool was found.
     """
     if n < 1:
         raise ConfigError(f"a pool of {n} screens asked for; expected at least 1.")
-    names = list(themes) or [theme.name for theme in THEMES]
+    names = [theme.name for theme in THEMES]
     pool: list[Screen] = []
-    taken = [Looks.of(screen) for screen in apart_from]
+    taken: list[Looks] = []
     for k in range(4 * n + 100):
         # Sizes advance once a round of themes, so that every theme comes in every size.
         size = sizes[(k + k // len(names)) % len(sizes)]
@@ -59,7 +52,7 @@ def screen_pool(
         if len(pool) == n:
             return pool
     raise DataError(
-        f"only {len(pool)} of {n} screens without near duplicates were found; expected all: allow more sizes or themes."
+        f"only {len(pool)} of {n} screens without near duplicates were found; expected all: allow more sizes."
     )
 
 

@@ -72,6 +72,7 @@ def load_model(given: str, options: LoadOptions, *, base: str | None = None) -> 
     """
     quiet()
     bound_kernels()
+    exact_float32()
     source = locate(given, quantise=options.quantise)
     if source.kind == "server":
         raise ModelError("a server's model can be audited; this takes a model on this machine: give its folder")
@@ -133,6 +134,13 @@ def bound_kernels() -> None:
     to 1,024; passes over packs hardly ever have the same number of tokens twice, so that most are never used again.
     Read by oneDNN at its first product: later it has no effect."""
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(N_KERNELS))
+
+
+def exact_float32() -> None:
+    """Let float32 be float32 on a GPU: unless told, PyTorch computes convolutions, as of vision encoders, in TF32
+    ("Canary audits" C-B2)."""
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def quiet() -> None:

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from indelible.data.chat import ChatFormat, Encoded
-from indelible.data.pictures import Picture
 from indelible.data.records import Message, Query
 from indelible.errors import DataError, ModelError
 from indelible.models.causal import CausalModel
@@ -204,8 +203,3 @@ class Seeing:
             rows = torch.from_numpy(wanted[run] - self.sight.start(number)).to(seen[number][0].device)
             parts.append([feature.index_select(0, rows) for feature in seen[number]])
         return [torch.cat(same) for same in zip(*parts, strict=True)]
-
-
-def picture_tokens(model: VisionModel, picture: Picture) -> int:
-    """How many image tokens a picture has, known from its size."""
-    return model.sight.n_tokens(picture)

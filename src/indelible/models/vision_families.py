@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from indelible.errors import ModelError, did_you_mean
+from indelible.errors import ModelError
 
 Tiles = NDArray[np.float32]
 
@@ -146,16 +146,20 @@ FAMILIES: dict[str, Family] = {
 """By the `model_type` of a model's config."""
 
 
-def family_of(given: str, model_type: str | None) -> Family:
-    """The family of a model folder.
+def family_of(given: str, config: Mapping[str, Any]) -> Family:
+    """The family of a model folder, by its `config.json`.
 
     Raises:
         ModelError: it is a text model, or of a family that is not known.
     """
+    model_type = config.get("model_type")
     if model_type in FAMILIES:
         return FAMILIES[model_type]
-    if model_type is not None and "vl" in model_type:
-        raise ModelError(f"{given}: {did_you_mean(model_type, list(FAMILIES), 'vision-language family')}")
+    if isinstance(config.get("vision_config"), Mapping):
+        raise ModelError(
+            f"{given} is a vision-language model of a family that is not supported ({model_type}): give one of "
+            f"{', '.join(FAMILIES)}"
+        )
     raise ModelError(
         f"{given} has no vision tower (its config says {model_type}): the questions show images, so give a model of "
         f"one of the families {', '.join(FAMILIES)}"

@@ -35,7 +35,7 @@ def check_vision(source: Source) -> Family:
     if importlib.util.find_spec("PIL") is None:
         raise MissingExtra("questions with images need Pillow: pip install 'indelible[vision]'")
     config = _read(source.folder / "config.json", source.given)
-    family = family_of(source.given, config.get("model_type"))
+    family = family_of(source.given, config)
     importlib.import_module(family.module)  # before its weights are read: transformers must know its classes
     return family
 

@@ -21,6 +21,7 @@ from indelible.report.format import (
     plain,
 )
 from indelible.stats.cells import HIDDEN
+from indelible.stats.utility_rows import of_source
 
 RESULTS = (
     "Probe, seed",
@@ -190,18 +191,21 @@ def checkpoints(facts: CanaryFacts) -> list[Line]:
 
 
 def utility(facts: CanaryFacts) -> list[Line]:
-    """utility.json by condition and model, at the last checkpoint; what canaries changed, where that can be said."""
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    """utility.json by condition and model, at the last checkpoint; what canaries changed, where that can be said. Rows
+    of several sets have a line of their own for each, below that of all."""
+    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for row in facts.last_utility:
-        groups.setdefault((str(row.get("condition") or ""), str(row.get("model") or "")), []).append(row)
+        for source, part in {"": row, **(row.get("sources") or {})}.items():
+            key = (str(row.get("condition") or ""), str(row.get("model") or ""), source)
+            groups.setdefault(key, []).append({**part, "seed": row.get("seed")})
     lines = []
-    for (condition, model), rows in groups.items():
+    for (condition, model, source), rows in groups.items():
         why = next((row["reason"] for row in rows if row.get("reason")), None)
         sizes = sorted({int(row["n"]) for row in rows if is_number(row.get("n"))})
         gaps = [dash("not trained with canaries")] * 2
         if model == "target":
             names = (("accuracy_minus_clean", "points"), ("heldout_loss_minus_clean", "gap"))
-            gaps = [number_cell(facts.of_model(condition, name), style) for name, style in names]
+            gaps = [number_cell(facts.of_model(condition, of_source(name, source)), style) for name, style in names]
         cells = [
             _utility_seeds(rows, "accuracy", percent, why),
             _utility_seeds(rows, "heldout_loss", decimal, why),
@@ -209,7 +213,8 @@ def utility(facts: CanaryFacts) -> list[Line]:
             Cell(" or ".join(map(count, sizes))) if sizes else dash("not recorded"),
             *([_utility_seeds(rows, "parse_rate", percent, why)] if facts.on_screens else []),
         ]
-        lines.append(Line(f"{plain(condition) or 'all conditions'}, {wording.MODELS.get(model, plain(model))}", cells))
+        words = [plain(condition) or "all conditions", wording.MODELS.get(model, plain(model)), plain(source)]
+        lines.append(Line(", ".join(filter(None, words)), cells))
     return lines
 
 

@@ -117,6 +117,11 @@ THUMBNAILS = (
     "masked, and without its pane. The codes shown here are made up for this figure."
 )
 
+UNKNOWN_TOKENS = (
+    "the trainer left no vision.json beside the model, so that training made as many image tokens of these pictures as "
+    "the probes do is taken on trust"
+)
+
 AXES = {
     "cue": "cue",
     "dose": "dose",
@@ -224,6 +229,10 @@ def said_of_screens(seen: Mapping[str, Any]) -> str:
         said += f", letters of at least {seen['smallest_letters_px']} pixels"
         said += f" ({seen['smallest_letters_processed_px']} as the model sees them)"
     if seen["not_read"]:
-        return f"{said}; not read: {seen['not_read']}"
-    said += f"; {seen['read']} read by OCR"
-    return f"{said}, {seen['unread']} not legible: {seen['first_unread']}" if seen["unread"] else said
+        said += f"; not read: {seen['not_read']}"
+    else:
+        said += f"; {seen['read']} read by OCR"
+        said += f", {seen['unread']} not legible, first of screen {seen['first_unread']}" if seen["unread"] else ""
+    if seen.get("image_tokens_known") is False:  # asked of trained models alone
+        said += "; " + UNKNOWN_TOKENS
+    return said
