@@ -18,8 +18,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/indelible demo --out runs/demo --force
 
+# Two processes of one thread each: most tests are short, and two threads help none of them.
 test: check
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: setup
 	$(BIN)/ruff check .
