@@ -9,23 +9,21 @@ from __future__ import annotations
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from indelible import distributed
 from indelible.cli_canary import canary_app
+from indelible.cli_exit import run_app
 from indelible.cli_sweep import sweep
 from indelible.cli_tabular import tabular_app
-from indelible.cli_values import split_names, stated
+from indelible.cli_values import split_columns, split_names, split_numbers, split_settings, stated
 from indelible.cli_vision import vision_app
 from indelible.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from indelible.audit import Outcome
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C. Some versions of the parser return it, others raise typer.Abort."""
 
 app = typer.Typer(
     add_completion=False,
@@ -134,8 +132,11 @@ def audit(
         control_records=control_records, drift_records=drift_records, cache=cache,
         auditor=auditor,
         release=release,
-        with_text=with_text or None, attacks=split_names(attacks), settings=_settings(set_), fail_if=fail_if or None,
-        data=stated(format=format_, columns=_columns(columns), group_column=group_column, id_column=id_column) or None,
+        with_text=with_text or None, attacks=split_names(attacks), settings=split_settings(set_),
+        fail_if=fail_if or None,
+        data=stated(
+            format=format_, columns=split_columns(columns), group_column=group_column, id_column=id_column
+        ) or None,
         load=stated(template=template, system=system, device=device, dtype=dtype, batch_tokens=batch_tokens,
                     kv_memory=kv_memory, quantise=quantise,
                     trust_remote_code=trust_remote_code or None) or None,
@@ -214,9 +215,9 @@ def train(
         model=model, train=train_, out=out, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate,
         schedule=schedule, warmup_ratio=warmup_ratio, max_tokens=max_tokens, micro_batch_tokens=micro_batch_tokens,
         lora_rank=lora_rank, quantise=quantise, dp_epsilon=dp_epsilon, dp_delta=dp_delta, dp_clip=dp_clip,
-        shuffle=shuffle, save_at=_steps(save_at), seed=seed, template=template,
+        shuffle=shuffle, save_at=split_numbers("--save-at", save_at, int), seed=seed, template=template,
         system=system, device=device, autocast=autocast,
-        data=stated(format=format_, columns=_columns(columns), id_column=id_column) or None,
+        data=stated(format=format_, columns=split_columns(columns), id_column=id_column) or None,
     )  # fmt: skip
     checked, _ = resolve(TrainConfig, flags, config)
     from indelible.training.run import run_train
@@ -301,92 +302,14 @@ def _finish(outcome: Outcome) -> None:
         raise typer.Exit(1)
 
 
-def _steps(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise ConfigError(f"--save-at {text}: expected step numbers separated by commas") from error
-
-
-def _columns(text: str | None) -> dict[str, str] | None:
-    if text is None:
-        return None
-    pairs = [part.partition("=") for part in text.split(",")]
-    if any(not sep or not value for _, sep, value in pairs):
-        raise ConfigError(f"--columns {text}: expected name=column pairs, e.g. prompt=question,response=answer")
-    return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _settings(items: list[str] | None) -> dict[str, dict[str, Any]] | None:
-    if not items:
-        return None
-    out: dict[str, dict[str, Any]] = {}
-    for item in items:
-        key, sep, value = item.partition("=")
-        attack, dot, name = key.rpartition(".")
-        if not sep or not dot:
-            raise ConfigError(f"--set {item}: expected attack.setting=value, e.g. icp-sp.rate=0.7")
-        out.setdefault(attack, {})[name] = _scalar(value)
-    return out
-
-
-def _scalar(text: str) -> str | int | float | bool:
-    """A number or true/false where the text is one; else the text itself, such as the placeholder [MASK]."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
 def main() -> None:
     """Entry point: errors of the user end in one line, bugs in a traceback with exit code 3."""
     if not distributed.is_main():
         warnings.simplefilter("ignore")
     distributed.save_when_stopped()
-    code = _run()
+    code = run_app(app)
     distributed.leave(code)
     sys.exit(code)
-
-
-def _run() -> int:
-    try:
-        with distributed.as_one():
-            code = app(standalone_mode=False)
-            if code == INTERRUPTED:
-                raise KeyboardInterrupt
-    except UserError as error:
-        _complain(f"indelible: {error}")
-        return 2
-    except (typer.Abort, KeyboardInterrupt):
-        _complain("indelible: interrupted; run the same command again to go on where it stopped")
-        return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - the last line of defence: usage errors to 2, bugs to 3
-        return _last_resort(error)
-    return code if isinstance(code, int) else 0
-
-
-def _complain(line: str) -> None:
-    if distributed.speaks():
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
-
-
-def _last_resort(error: Exception) -> int:
-    import traceback
-
-    show = getattr(error, "format_message", None)  # a usage error of the command-line parser
-    if show is not None:
-        _complain(f"indelible: {show()}")
-        return 2
-    _complain("".join(traceback.format_exception(error)).rstrip())
-    _complain("indelible: this is a bug; please report it with the lines above")
-    return 3
 
 
 if __name__ == "__main__":

@@ -32,3 +32,47 @@ def split_numbers(flag: str, text: str | None, kind: type[Number]) -> list[Numbe
     except ValueError as error:
         what = "whole numbers" if kind is int else "numbers"
         raise ConfigError(f"{flag} {text}: expected {what} separated by commas") from error
+
+
+def split_columns(text: str | None) -> dict[str, str] | None:
+    """What a format calls its columns: name=column pairs, comma-separated.
+
+    Raises:
+        ConfigError: a part is no such pair.
+    """
+    if text is None:
+        return None
+    pairs = [part.partition("=") for part in text.split(",")]
+    if any(not sep or not value for _, sep, value in pairs):
+        raise ConfigError(f"--columns {text}: expected name=column pairs, e.g. prompt=question,response=answer")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def split_settings(items: list[str] | None) -> dict[str, dict[str, Any]] | None:
+    """Settings by attack, of attack.setting=value.
+
+    Raises:
+        ConfigError: an item is none.
+    """
+    if not items:
+        return None
+    out: dict[str, dict[str, Any]] = {}
+    for item in items:
+        key, sep, value = item.partition("=")
+        attack, dot, name = key.rpartition(".")
+        if not sep or not dot:
+            raise ConfigError(f"--set {item}: expected attack.setting=value, e.g. icp-sp.rate=0.7")
+        out.setdefault(attack, {})[name] = _scalar(value)
+    return out
+
+
+def _scalar(text: str) -> str | int | float | bool:
+    """A number or true/false where the text is one; else the text itself, such as the placeholder [MASK]."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
