@@ -8,9 +8,10 @@ import pytest
 import yaml
 
 from indelible.canaries.config import CanaryRunConfig
-from indelible.canaries.outlook import _arm, focal_places, placed
+from indelible.canaries.outlook import _arm, focal_places, outlook, placed
 from indelible.canaries.plan import clean_trial, plan_trials
 from indelible.config import resolve
+from indelible.errors import ConfigError, DataError, ModelError
 
 PAPER = Path(__file__).parents[2] / "experiments" / "vision" / "paper"
 FILES = sorted(path.stem for path in PAPER.glob("*.yaml"))
@@ -100,3 +101,19 @@ def test_studies_of_several_cues_tell_how_each_is_read() -> None:
             cue = trial.design.cue
             assert trial.design.explain == ("visible" if cue == "redacted" else cue,)
             assert ("visible" in trial.probe.probes) == (cue in ("visible", "redacted"))
+
+
+def test_a_plan_refuses_what_cannot_be_run(tmp_path: Path) -> None:
+    (tmp_path / "screens.json").write_text(
+        '{"screens": [{"image": "gone.png", "elements": [], "source": [0, 0, 9, 9], "destination": "x"}]}'
+    )
+    for model, task, error, what in (
+        ("builtin:toy", {}, ModelError, "no vision tower"),
+        ("none", {"screens": {"trained": 2, "sizes": [[50, 30]]}}, ConfigError, "at least 400x300"),
+        ("none", {"path": str(tmp_path)}, DataError, "gone.png"),
+    ):
+        design = {"task": {"name": "screens", **task}, "rows": 20, "batch_size": 4, "canaries": 2, "dose": 2}
+        config = resolve(CanaryRunConfig, {"model": model, "design": design, "arms": {"a": {"cue": "visible"}}})[0]
+        with pytest.raises(error, match=what) as caught:
+            outlook(config)
+        assert "\n" not in str(caught.value)

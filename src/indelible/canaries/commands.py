@@ -51,9 +51,14 @@ def make_design(
     run = RunDir.open(out, force=force)
     facts = run_facts("canary-design", run.path, design.config, given, command, device="none")
     write_design(run, design, rows, displaced, {**facts, "survival": survived})
-    roles = ", ".join(f"{len(design.of(role))} {role}" for role in dict.fromkeys(c.role for c in design.canaries))
+    in_training = dict.fromkeys(c.role for c in design.canaries if c.role != "control")
+    roles = ", ".join(f"{len(design.of(role))} {role}" for role in in_training)
+    n_controls = len(design.of("control"))
     lines = [
-        f"{run.path / TRAIN_FILE}: {design.n_rows} rows, {len(design.insertions)} of them canaries ({roles})",
+        (
+            f"{run.path / TRAIN_FILE}: {design.n_rows} rows, {len(design.insertions)} of them canaries ({roles}); "
+            f"{n_controls} controls are in none of them"
+        ),
         f"one pass, unshuffled, unpacked, {config.batch_size} rows an update: {design.n_steps} updates",
     ]
     if config.task.name == "file":

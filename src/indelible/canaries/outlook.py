@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from indelible.canaries.allotment import canaries_of, places_of, plan_canaries, population
 from indelible.canaries.base import Canary, Identity
 from indelible.canaries.codes import code_format
 from indelible.canaries.config import DEFAULT_ROWS, CanaryRunConfig, DesignConfig
 from indelible.canaries.encodings import make_cue
+from indelible.canaries.model_cost import Cost, model_cost
 from indelible.canaries.plan import Trial, clean_trial, digest, plan_trials
 from indelible.canaries.schedule import checkpoint_steps, count_updates, update_of
 from indelible.canaries.screen_config import ScreenOptions
-from indelible.canaries.screen_task import check_explained, instruction_of, rules_of
+from indelible.canaries.screen_task import check_explained, instruction_of, pool, rules_of
 from indelible.data.grounding import Size, grounding_format
 from indelible.data.screen_themes import SIZES
-from indelible.errors import ConfigError, UserError
+from indelible.data.screens import check_size
+from indelible.errors import ConfigError
 
 ASSUMED_SIZE = (1920, 1080)
 """Of the user's screenshots, which are not read here."""
@@ -31,52 +30,10 @@ TRAINED_BYTES, FROZEN_BYTES = 16, 4
 """A parameter in training: float32 weight, gradient and two moments of AdamW; a frozen one: its weight."""
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What is known of a model before it is loaded.
-
-    Attributes:
-        n_parameters, n_encoder: all, and those of the vision encoder, which stay as they are.
-        image_tokens: of a picture of a size.
-        source: where the numbers come from.
-    """
-
-    n_parameters: float
-    n_encoder: float
-    image_tokens: Callable[[Size], int]
-    source: str
-
-
-def _qwen(factor: int, least: int, most: int) -> Callable[[Size], int]:
-    def count(size: Size) -> int:
-        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
-
-        tall, wide = smart_resize(size[1], size[0], factor=factor, min_pixels=least, max_pixels=most)
-        return (int(tall) // factor) * (int(wide) // factor)
-
-    return count
-
-
-def _internvl(size: Size) -> int:
-    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
-
-    made = GotOcr2ImageProcessorPil(size={"height": 448, "width": 448}, min_patches=1, max_patches=12)
-    return 256 * int(made.get_number_of_image_patches(size[1], size[0], {"crop_to_patches": True}))
-
-
-_PUBLISHED = "published sizes and default image processing"
-KNOWN: dict[str, Cost] = {
-    "Qwen/Qwen3-VL-4B-Instruct": Cost(4.4e9, 0.4e9, _qwen(32, 65_536, 16_777_216), _PUBLISHED),
-    "Qwen/Qwen2.5-VL-7B-Instruct": Cost(8.3e9, 0.7e9, _qwen(28, 3_136, 12_845_056), _PUBLISHED),
-    "Qwen/Qwen2.5-VL-32B-Instruct": Cost(33.5e9, 0.7e9, _qwen(28, 3_136, 12_845_056), _PUBLISHED),
-    "OpenGVLab/InternVL3-8B-hf": Cost(7.9e9, 0.3e9, _internvl, _PUBLISHED),
-}
-"""The paper's four models (C-A2), whose weights need not be here for a plan."""
-
-
 def outlook(config: CanaryRunConfig) -> str:
     """What a run would do, in lines: for each arm rows, updates, canary rows, places and checkpoints; then tokens and
-    memory, as far as they can be said beforehand. Nothing is read but a model's folder, if it is on this machine.
+    memory, as far as they can be said beforehand. A model's folder and the user's own screens are read where they are
+    on this machine, and nothing else.
 
     Raises:
         ConfigError: the settings are wrong, or rows are not given where only the data would say how many.
@@ -91,7 +48,7 @@ def outlook(config: CanaryRunConfig) -> str:
         )
     ]
     n_arm_tokens: list[int] = []
-    cost = _cost(config.model, config)
+    cost = model_cost(config, on_screens=first[0].design.task.name == "screens")
     for trial in first:
         lines += _arm([other for other in trials if other.condition == trial.condition])
         if cost is not None and trial.design.task.name == "screens":
@@ -176,13 +133,17 @@ def _groups(canaries: Sequence[Canary], slots: Mapping[str, Sequence[int]], batc
 
 
 def _check_pool(config: DesignConfig) -> None:
-    """That the pool has the canaries asked for.
+    """That the pool can be had, as far as it is on this machine, and has the canaries asked for.
 
     Raises:
-        ConfigError: it has not.
+        ConfigError: it has not. DataError: the user's own screens are there and wrong.
     """
     options = config.task.screens or ScreenOptions()
     grounding_format(options.format)
+    for size in options.sizes:
+        check_size(size)
+    if config.task.path and Path(config.task.path).is_dir():
+        pool(config.task.path, options)
     roles = Counter(plan.role for plan in plan_canaries(config))
     n_trained = sum(n for role, n in roles.items() if role != "control")
     had = options.trained if config.panel is None else options.trained // 2 + options.trained % 2 * (1 - config.panel)
@@ -225,7 +186,7 @@ def _totals(
         own = bool(options.rows_from or first[0].design.task.path)
         what = f"screenshots of {ASSUMED_SIZE[0]}x{ASSUMED_SIZE[1]} assumed" if own else "rendered screens"
         lines.append(
-            f"tokens: about {min(n_tokens):,} to {max(n_tokens):,} a training, {sum(n_tokens) // len(n_tokens):,} x "
+            f"tokens: about {_range(n_tokens)} a training, {sum(n_tokens) // len(n_tokens):,} x "
             f"{n_trainings} = {sum(n_tokens) // len(n_tokens) * n_trainings:,} in all ({what}; {cost.source})"
         )
     rank = first[0].training.lora_rank
@@ -241,50 +202,6 @@ def _totals(
     return lines
 
 
-def _cost(model: str, config: CanaryRunConfig) -> Cost | None:
-    """What is known of a model: by its name, or from its folder where it is on this machine."""
-    if model in KNOWN:
-        return KNOWN[model]
-    if not model.startswith("builtin:") and not Path(model).expanduser().is_dir():
-        return None
-    from indelible.canaries.screen_preflight import load_eyes
-    from indelible.models.sources import locate
-
-    source = locate(model)
-    n_parameters, n_encoder = _counted(source.folder)
-    try:
-        eyes, _ = load_eyes(model, template=config.load.template, trust_remote_code=config.load.trust_remote_code)
-    except UserError:  # a text model; the run says the tokens of its rows itself
-        return Cost(n_parameters, 0, lambda size: 0, "its folder")
-
-    def image_tokens(size: Size) -> int:
-        from PIL import Image
-
-        from indelible.data.pictures import picture
-        from indelible.data.records import Message, Query
-
-        asked = (Message("user", "?"),)
-        blank = picture(Image.new("RGB", size))
-        return len(eyes.encode(Query(asked, "", (blank,)))) - len(eyes.encode(Query(asked, "")))
-
-    return Cost(n_parameters, n_encoder, image_tokens, "its folder")
-
-
-def _counted(folder: Path) -> tuple[int, int]:
-    """Parameters in the weight files of a folder, and those of them that belong to a vision encoder."""
-    import re
-
-    from safetensors import safe_open
-
-    from indelible.models.vision_families import FAMILIES
-
-    patterns = [re.compile(family.encoder) for family in FAMILIES.values()]
-    n, n_encoder = 0, 0
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(str(path), framework="np") as file:
-            weights: Any = file
-            for name in weights.keys():  # noqa: SIM118 - a file of weights is no mapping
-                size = prod(weights.get_slice(name).get_shape())
-                n += size
-                n_encoder += size if any(pattern.fullmatch(name) for pattern in patterns) else 0
-    return n, n_encoder
+def _range(numbers: Sequence[int]) -> str:
+    least, most = min(numbers), max(numbers)
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"

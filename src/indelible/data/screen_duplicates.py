@@ -68,10 +68,10 @@ def check_distinct(screens: Sequence[Screen]) -> None:
     found = duplicates_in_pool(screens)
     if found:
         one = found[0]
+        others = f", with {len(found) - 1} more such pairs" if len(found) > 1 else ""
         raise DataError(
             f"'{one.first}' and '{one.second}' are near duplicates ({one.close_share:.1%} of pixels within 3 levels, "
-            f"mean difference {one.mean_difference:.2f}), with {len(found) - 1} more such pairs; expected none: leave "
-            "one of them out."
+            f"mean difference {one.mean_difference:.2f}){others}; expected none: leave one of them out."
         )
 
 

@@ -33,7 +33,7 @@ from indelible.data.json_values import integers, known_keys, read_json, rows, te
 from indelible.data.pictures import Picture, pixels, read_picture
 from indelible.data.screen_themes import font_file
 from indelible.data.screen_types import Box, Colour, Element, Screen, SourceStyle, check_box, checked_screen
-from indelible.errors import DataError
+from indelible.errors import ConfigError, DataError
 
 FILE = "screens.json"
 _KEYS = ("id", "image", "elements", "source", "pane", "destination", "style", "group")
@@ -71,7 +71,10 @@ def read_screens(folder: str | Path) -> list[Screen]:
 def _screen(folder: Path, row: Mapping[str, Any], where: str) -> Screen:
     known_keys(row, _KEYS, where)
     name = text(row, "image", where)
-    shown = read_picture(folder / name)
+    try:
+        shown = read_picture(folder / name)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
     elements = tuple(
         _element(element, f"{where}, element {i}")
         for i, element in enumerate(rows(row.get("elements"), f"{where}, 'elements'"), start=1)
@@ -125,7 +128,10 @@ def _style(given: Any, shown: Picture, source: Box, pane: Box, where: str) -> So
     if not isinstance(centred, bool):
         raise DataError(f"{where}: 'centred' is {centred!r}; expected true or false.")
     name = text(given, "font", where, "dejavu-sans")
-    font_file(name)
+    try:
+        font_file(name)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
     return SourceStyle(name, max_px, letters, fill, mask, behind, centred)
 
 

@@ -68,6 +68,18 @@ def render_screen(seed: int | str, *, size: tuple[int, int] | None = None, theme
     return written_screen(seed, size=size, theme=theme)[0]
 
 
+def check_size(size: tuple[int, int]) -> None:
+    """That a screen of so many pixels (width, height) can be rendered.
+
+    Raises:
+        ConfigError: it is too small.
+    """
+    if size[0] < MIN_WIDTH or size[1] < MIN_HEIGHT:
+        raise ConfigError(
+            f"screens of {size[0]}x{size[1]} pixels asked for; expected at least {MIN_WIDTH}x{MIN_HEIGHT}."
+        )
+
+
 def written_screen(
     seed: int | str, *, size: tuple[int, int] | None = None, theme: str | None = None
 ) -> tuple[Screen, list[tuple[str, Box]]]:
@@ -80,8 +92,7 @@ def written_screen(
     rng = random.Random(f"screen {seed}")
     width, height = rng.choice(SIZES) if size is None else size
     manner = rng.choice(THEMES) if theme is None else _theme(theme)
-    if width < MIN_WIDTH or height < MIN_HEIGHT:
-        raise ConfigError(f"screens of {width}x{height} pixels asked for; expected at least {MIN_WIDTH}x{MIN_HEIGHT}.")
+    check_size((width, height))
     palette = draw_palette(manner, rng)
     image = Image.new("RGB", (width, height), palette.desktop)
     px = max(10, width // 70) + rng.randint(0, 2)

@@ -231,7 +231,7 @@ def said_of_screens(seen: Mapping[str, Any]) -> str:
     if seen["not_read"]:
         said += f"; not read: {seen['not_read']}"
     else:
-        said += f"; {seen['read']} read by OCR"
+        said += f"; {seen['read']} read by OCR (those with a text; on screens of yours those without, too)"
         said += f", {seen['unread']} not legible, first of screen {seen['first_unread']}" if seen["unread"] else ""
     if seen.get("image_tokens_known") is False:  # asked of trained models alone
         said += "; " + UNKNOWN_TOKENS
