@@ -32,9 +32,12 @@ FILES: dict[str, dict[str, Any]] = {
     "german_credit/german.csv": {"target": -1},
     "uci/pima-indians-diabetes.csv": {"target": -1},
     "uci/breast-cancer.csv": {"target": -1},
-    "movies/movies.csv": {"target": "binary", "drop": ("clean_test", "test")},
+    "movies/movies.csv": {"target": "binary", "drop": ("clean_test", "test", "code", "imdb")},
     "carte/spotify.parquet": {"target": "popularity"},
-    "skrub/midwest_survey.zip": {"target": "Census_Region", "drop": ("In_what_ZIP_code_is_your_home_located",)},
+    "skrub/midwest_survey.zip": {
+        "target": "Census_Region",
+        "drop": ("In_what_ZIP_code_is_your_home_located", "RespondentID"),
+    },
 }
 MOST_QUERIES = 500
 

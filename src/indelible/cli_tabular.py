@@ -79,7 +79,9 @@ def run(
     config: Annotated[str | None, Opt("--config", help="YAML file with the same settings; flags override it.")] = None,
     data: Annotated[str | None, Opt("--data", help="Folder in place of data/ in the file's paths.")] = None,
     out: Annotated[str | None, _OUT] = None,
-    plan: Annotated[bool, Opt("--plan", help="Print configurations and expected time; run nothing.")] = False,
+    plan: Annotated[
+        bool, Opt("--plan", help="Print configurations and expected time, timed on a few epochs; write nothing.")
+    ] = False,
     randomise: Annotated[
         bool | None, Opt("--randomise/--no-randomise", help="Shuffle labels before tuning, or leave them as they are.")
     ] = None,

@@ -219,6 +219,7 @@ def test_a_plan_runs_nothing(call: Call, trained: list[str]) -> None:
         (None, ("--queries", "x"), "--queries x: expected whole numbers"),
         (None, ("--epochs", 600), "epochs"),
         (None, ("--model", "tabicl:nowhere"), "no folder or file"),
+        (None, ("--model", "tabpfn:."), "expected a TabPFN v2 classifier's checkpoint (.ckpt), or a folder"),
         (None, ("--fail-if", "cpoy:auc>0.6"), "Did you mean 'copy'"),
         (None, ("--fail-if", "copy:raw:tpr@0.1>0.6"), "of copy:raw there is auc and p_value alone"),
         (None, ("--table", "wine"), "--target with 2 tables"),
@@ -337,3 +338,65 @@ def test_a_model_tuned_elsewhere(call: Call, network: Path) -> None:
     )
     assert code == 2
     assert "n.csv lacks b and has bb beside; expected the columns of c.csv" in err
+
+
+PROBED = ("tabular", "probe", "--model", "tabicl:tuned", "--base", "tabicl:NETWORK", "--members", "m.csv",
+          "--context", "c.csv", "--target", "label", "--nonmembers")  # fmt: skip
+
+
+@pytest.fixture
+def files(call: Call, network: Path) -> None:
+    """Members, context and non-members as files; a model whose weights are the network's, moved a little."""
+    import torch
+
+    from indelible.models.tabular import load_tabular, save_tabular
+
+    model = load_tabular(f"tabicl:{network}").clone()
+    with torch.no_grad():
+        for weights in model.module.parameters():
+            weights.add_(0.01)
+    save_tabular(model, "tuned")
+    t = rows(120).drop(columns="name")
+    t[:12].to_csv("c.csv", index=False)
+    t[12:42].to_csv("m.csv", index=False)
+    t[42:].to_csv("n.csv", index=False)
+    t[12:42].iloc[::-1].to_csv("again.csv", index=False)
+    t[12:42].query("label == 'class0'").to_csv("zeros.csv", index=False)
+    t[42:].query("label == 'class1'").to_csv("ones.csv", index=False)
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("ones.csv", "--members", "zeros.csv"), "zeros.csv has rows of class0 alone, ones.csv of class1 alone"),
+        (("again.csv",), "again.csv and m.csv share all rows"),
+        (("no.csv", "--model", "tabicl:nowhere"), "no.csv: no such file"),
+    ],
+)  # fmt: skip
+def test_files_that_cannot_be_compared_end_in_one_line(call: Call, words: tuple[str, ...], said: str) -> None:
+    code, _, err = call(*PROBED, *words, "--out", "out")
+    assert code == 2, err
+    (line,) = [line for line in err.splitlines() if line.startswith("indelible: ")]
+    assert said in line
+    assert not Path("out").exists()
+
+
+@pytest.mark.usefixtures("files")
+def test_a_probe_shows_the_scores_that_its_reasons_name(call: Call) -> None:
+    code, out, err = call(*PROBED, "n.csv", "--out", "out")
+    assert code == 0, err
+    assert "all files together: 120 rows" in err
+    manifest = json.loads(Path("out/manifest.json").read_text())
+    assert manifest["data"]["all files together"]["source"] == "c.csv, m.csv, n.csv"
+    controls = json.loads(Path("out/verdict.json").read_text())["controls"]
+    shown = {line.split()[0]: line.split()[1] for line in out.splitlines() if len(line.split()) > 3}
+    for name in ("erased", "train-context", "features-alone"):
+        assert shown[name] == f"{controls[name]['auc']:.3f}"
+        assert f"control {name}: AUC {shown[name]}" in out
+
+
+def test_a_file_that_is_not_there_is_named_before_a_model_is_loaded(call: Call) -> None:
+    code, _, err = call("tabular", "run", "--model", "tabicl:nowhere", "--table", "no.csv", "--target", "y")
+    assert code == 2
+    assert "no.csv: no such file" in err

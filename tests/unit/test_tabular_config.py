@@ -75,6 +75,13 @@ def test_wrong_settings_are_named(given: dict[str, Any], said: str, tmp_path: Pa
     assert "\n" not in str(caught.value)
 
 
+def test_an_unknown_setting_is_named_before_the_lack_of_tables(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("table: [wine]\n")
+    with pytest.raises(ConfigError, match=r"unknown setting 'table'\. Did you mean 'tables'"):
+        read_run_config(str(file), {})
+
+
 def test_flags_go_over_a_file_and_data_is_elsewhere(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("tables: [data/u/t.csv, wine]\nepochs: 9\nlearning_rates: [1e-3]\n")

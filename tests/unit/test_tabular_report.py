@@ -284,13 +284,49 @@ def test_a_model_tuned_elsewhere_has_files_and_no_grid(tmp_path: Path) -> None:
     files = {"members": {"source": f"m{NASTY}.csv", "read": 43, "without_target": 0, "repeated": 3, "used": 40}}
     own = {"kind": "tabular-probe", "configurations": [place], "defences": None, "rows": files}
     kept = {"data": {"five": draft["data"]["five"]}, "splits": [s for s in draft["splits"] if s["table"] == "five"][:1]}
-    render_tabular(path, {**draft, **own, **kept})
+    builtin = {"source": "builtin:tabicl-small", "parameters": 171022}
+    models = {"models": {"target": {"source": "tabicl:tuned"}, "base": builtin}}
+    verdict = {"overall": {"word": "not detected", "rule": "r", "reasons": ["nothing"]}}
+    runs.write_json(path / "verdict.json", verdict)
+    render_tabular(path, {**draft, **own, **kept, **models})
     page = Page((path / "report.html").read_text())
     assert "the model as given" in page.sections["probes"]
     assert "Repeated" in page.sections["checks"]
     assert "order of their values" in " ".join(page.sections["limits"].split())
-    assert "every cell" not in page.sections["grid"]
     assert "Labels are those of the table" in page.sections["numbers"]
+    assert "grid" not in page.sections
+    assert "Configurations" not in page.sections["numbers"]
+    assert "AUC, copy" in page.sections["numbers"]
+    assert "All files as one table" in page.sections[""]
+    markdown = (path / "report.md").read_text()
+    assert "builtin:tabicl-small: 171 022 parameters" in markdown.replace("\u202f", " ").replace("\xa0", " ")
+    for said in ("and about no other model", "## Grid", "Probes of the other cells", "use a larger table"):
+        assert said not in markdown
+        assert said not in " ".join(page.sections.values())
+
+
+def test_the_model_that_is_tuned_is_the_one_the_verdict_is_about(full: tuple[Page, str, str, Path]) -> None:
+    draft = read_tabular(full[3])
+    manifest = {**draft.manifest, "models": {"base": {"source": "builtin:tabicl-small"}}}
+    assert any("about no other model" in value for _, value in build(read_tabular(full[3], manifest), {}).identity)
+
+
+def test_one_seed_has_its_own_reason(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    draft = written(path)
+    manifest = {**draft, "configurations": [one for one in draft["configurations"] if one["seed"] == 0]}
+    reason = "40 non-members; an FPR of 0.01 needs at least 100"
+    metrics = [row for row in runs.read_json(path / "metrics.json", list) if row["seed"] in (0, None)]
+    for row in metrics:
+        if row["metric"] == "tpr@0.01":
+            wrapped = f"1 of 1 seeds have no value ({reason})"
+            row |= {"value": None, "low": None, "high": None, "reason": wrapped if row["seed"] is None else reason}
+    runs.write_json(path / "metrics.json", metrics)
+    run = read_tabular(path, manifest)
+    place = run.reference("five")
+    assert place is not None
+    cells = {line.head: line.cells[2] for line in suite_table(run, place).lines}
+    assert cells["copy"].detail == reason
 
 
 def test_another_kind_of_run_is_refused(tmp_path: Path) -> None:

@@ -78,18 +78,26 @@ def read_raw(source: str | Path, header: bool | None = None) -> RawTable:
     text = str(source)
     if text in NAMED_TABLES:
         return _from_sklearn(text)
+    check_source(text)
     path = Path(text)
-    if not path.exists():
-        looks_like_path = path.suffix.lower() in (*_SUFFIXES, ".zip", ".gz") or len(path.parts) > 1
-        hint = "check the path" if looks_like_path else did_you_mean(text, list(NAMED_TABLES), "table")
-        fail(f"{text}: no such file; expected CSV, Parquet, ARFF, a zip of one of them, or a table's name: {hint}")
-    if path.is_dir():
-        fail(f"{text} is a folder; expected one file: give a CSV, Parquet, ARFF or zip file.")
     try:
         data = path.read_bytes()
     except OSError as error:
         fail(f"{text} cannot be read: {error.strerror}.")
     return _from_bytes(text, path.name, data, header)
+
+
+def check_source(source: str) -> None:
+    """DataError where a source is neither a file nor a name in `NAMED_TABLES`. Nothing is read."""
+    path = Path(source)
+    if source in NAMED_TABLES:
+        return
+    if not path.exists():
+        looks_like_path = path.suffix.lower() in (*_SUFFIXES, ".zip", ".gz") or len(path.parts) > 1
+        hint = "check the path" if looks_like_path else did_you_mean(source, list(NAMED_TABLES), "table")
+        fail(f"{source}: no such file; expected CSV, Parquet, ARFF, a zip of one of them, or a table's name: {hint}")
+    if path.is_dir():
+        fail(f"{source} is a folder; expected one file: give a CSV, Parquet, ARFF or zip file.")
 
 
 def _from_bytes(shown: str, filename: str, data: bytes, header: bool | None) -> RawTable:

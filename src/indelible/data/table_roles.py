@@ -40,7 +40,7 @@ def column_name(raw: RawTable, given: str | int, what: str) -> str:
             return names[int(text)]
         raise ConfigError(f"{raw.name}: {what} at position {text}; expected {-len(names)} to {len(names) - 1}, for "
                           f"there are {len(names)} columns ({listed(names)})")  # fmt: skip
-    close = difflib.get_close_matches(text, names, n=1, cutoff=0.4)
+    close = difflib.get_close_matches(text, names, n=1)
     hint = f"did you mean '{close[0]}'? " if close else ""
     raise ConfigError(f"{raw.name}: {what} '{text}' is none of its columns; {hint}expected one of {listed(names)}")
 
@@ -99,7 +99,8 @@ def target_of(
         DataError: one value only, or a regression's target that holds what is no number.
     """
     declared: Kind | None = "number" if task == "regression" else kind
-    parsed = parse(raw, name, declared)
+    as_classes = "mend them, leave them empty, or take its values for classes: --task classification"
+    parsed = parse(raw, name, declared, as_classes if task == "regression" else "")
     if parsed.kind == "date":
         parsed = parse(raw, name, "text")
     values = parsed.values[~parsed.missing]
@@ -127,7 +128,7 @@ def target_of(
     return coded, "classification", tuple(number_name(v) if numeric else str(v) for v in distinct)
 
 
-def parse(raw: RawTable, name: str, kind: Kind | None) -> Parsed:
+def parse(raw: RawTable, name: str, kind: Kind | None, mend: str = "") -> Parsed:
     """A column as `parse_column` reads it, of this kind or of the one it seems to be."""
     return parse_column(name, raw.columns[name], kind=kind, commas=raw.commas, table=raw.name, places=raw.places,
-                        unit=raw.unit)  # fmt: skip
+                        unit=raw.unit, mend=mend)  # fmt: skip

@@ -60,11 +60,14 @@ class Parsed:
     Attributes:
         values: (n,) float64 with NaN where missing (number; date, in days since 1970), or object str with None.
         note: what isn't obvious about how it was read; "" otherwise.
+        first_odd: of a column of numbers and other values the first of the others and where it is; "" otherwise. A
+            value of the table: for the terminal, not for what a run keeps.
     """
 
     values: NDArray[Any]
     kind: Kind
     note: str = ""
+    first_odd: str = ""
 
     @property
     def missing(self) -> NDArray[np.bool_]:
@@ -81,6 +84,7 @@ def parse_column(
     table: str = "table",
     places: Sequence[int] | None = None,
     unit: str = "row",
+    mend: str = "",
 ) -> Parsed:
     """Read one column.
 
@@ -89,13 +93,14 @@ def parse_column(
         kind: as declared; None finds out.
         commas: what a comma within a number means, `decimal` or `thousands`. Read so only where every value fits.
         places: where each value was, for errors.
+        mend: what an error over values that are no numbers advises, instead of declaring the column's type.
 
     Raises:
         DataError: values that are no numbers (or dates) in a column that is declared so, or of which nine tenths are
             numbers; infinite or huge numbers.
     """
     at = places if places is not None else range(1, len(values) + 1)
-    where = _Where(table, name, at, unit)
+    where = _Where(table, name, at, unit, mend)
     if pd.api.types.is_datetime64_any_dtype(values.dtype):
         days = _days(values)
         return Parsed(days, "date") if kind in (None, "date") else _from_typed(days, kind, where)
@@ -110,6 +115,12 @@ class _Where:
     name: str
     places: Sequence[int]
     unit: str
+    mend: str
+
+    def first(self, cells: Sequence[Any] | NDArray[Any], wrong: NDArray[np.bool_]) -> str:
+        """The first of the wrong cells, and where it is."""
+        at = int(np.flatnonzero(wrong)[0])
+        return f"'{str(cells[at])[:60]}' in {self.unit} {self.places[at]}"
 
     def refuse(
         self, cells: Sequence[Any] | NDArray[Any], wrong: NDArray[np.bool_], n_given: int, what: str, hint: str
@@ -117,9 +128,8 @@ class _Where:
         """DataError that counts the wrong cells and shows the first; nothing where none is wrong."""
         found = np.flatnonzero(wrong)
         if found.size:
-            first = int(found[0])
             fail(f"{self.table}, column '{self.name}': {found.size} of {n_given} values are not {what}, the first "
-                  f"'{str(cells[first])[:60]}' in {self.unit} {self.places[first]}; {hint}.")  # fmt: skip
+                  f"{self.first(cells, wrong)}; {hint}.")  # fmt: skip
 
 
 def _from_typed(numbers: NDArray[np.float64], kind: Kind, where: _Where) -> Parsed:
@@ -169,7 +179,7 @@ def _from_strings(cells: NDArray[Any], kind: Kind | None, commas: str, where: _W
         clear = kind == "number" or bad.mean() <= 1 - CLEARLY_NUMERIC
         if clear:
             declared = f"types {{'{where.name}': 'category'}} or 'text' in a --config file"
-            hint = f"mend them, leave them empty, or declare the column: {declared}"
+            hint = where.mend or f"mend them, leave them empty, or declare the column: {declared}"
             where.refuse(cells, _spread(bad, given, fill=False), n_given, "numbers", hint)
             return Parsed(_usable(_spread(numbers, given, fill=np.nan), where), "number", note)
     days, style = _dates(texts)
@@ -177,10 +187,11 @@ def _from_strings(cells: NDArray[Any], kind: Kind | None, commas: str, where: _W
         return Parsed(_spread(days, given, fill=np.nan), "date", f"dates read as {style}")
     n_distinct = len(set(texts))
     few = n_distinct <= FEW_CATEGORIES or (n_distinct <= MAX_CATEGORIES and n_distinct <= MAX_CATEGORY_SHARE * n_given)
-    note = "codes with leading zeros or over 15 digits, not numbers" if coded else ""
+    note, first = "codes with leading zeros or over 15 digits, not numbers" if coded else "", ""
     if not coded and n_given and bad.mean() < 0.5:
         note = f"{1 - bad.mean():.0%} of its values are numbers, the others not"
-    return Parsed(cells, "category" if few else "text", note)
+        first = where.first(cells, _spread(bad, given, fill=False))
+    return Parsed(cells, "category" if few else "text", note, first)
 
 
 def _spread(values: NDArray[Any], given: NDArray[np.bool_], fill: float | bool) -> NDArray[Any]:

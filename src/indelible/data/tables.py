@@ -49,6 +49,8 @@ class Table:
         row_ids: the id column's values, else r and the number of the row in the file; unique.
         groups: rows of one group stay on one side; None where each row stands for itself.
         notes: what was inferred, dropped and removed, a line each.
+        odd: of columns that are numbers for the most part the first value that is none, a line each. Values of the
+            table: for the terminal alone.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Table:
     row_ids: tuple[str, ...]
     groups: tuple[str, ...] | None
     notes: tuple[str, ...]
+    odd: tuple[str, ...] = ()
 
     @property
     def n_rows(self) -> int:
@@ -101,8 +104,8 @@ def read_table(
         raise ConfigError(did_you_mean(task, ["auto", "classification", "regression"], "task"))
     target = raw.target if target is None else target
     if target is None:
-        raise ConfigError(f"{raw.name}: no target given; expected one of its columns ({listed(names)}): name it, or -1 "
-                          "for the last")  # fmt: skip
+        raise ConfigError(f"{raw.name}: no target given; expected one of its columns ({listed(names)}): give --target "
+                          "NAME, or --target -1 for the last")  # fmt: skip
     target_name = column_name(raw, target, "target")
     roles = {"target": target_name}
     roles |= {what: column_name(raw, given, what) for what, given in (("group", group), ("id column", id_column))
@@ -125,7 +128,7 @@ def read_table(
     if dropped:
         notes.append(f"left out as asked: {listed(sorted(dropped))}")
     named = {column_name(raw, column, "column in types") for column in types or {}}
-    features, columns = _features(raw, {*roles.values(), *dropped}, kinds, named, notes)
+    features, columns, odd = _features(raw, {*roles.values(), *dropped}, kinds, named, notes)
     return Table(
         name=raw.name,
         features=features,
@@ -137,6 +140,7 @@ def read_table(
         row_ids=row_ids(raw, kept, len(labels), roles.get("id column")),
         groups=groups_of(raw, roles.get("group")),
         notes=tuple(notes),
+        odd=odd,
     )
 
 
@@ -242,12 +246,13 @@ def _described(name: str, kind: Kind, values: pd.Series[Any]) -> Column:
 
 def _features(
     raw: RawTable, taken: set[str], kinds: Mapping[str, Kind], named: set[str], notes: list[str]
-) -> tuple[pd.DataFrame, tuple[Column, ...]]:
+) -> tuple[pd.DataFrame, tuple[Column, ...], tuple[str, ...]]:
     data: dict[str, pd.Series[Any]] = {}
     columns: list[Column] = []
     useless: list[str] = []
     ids: list[str] = []
     remarks: list[str] = []
+    odd: list[str] = []
     for name in raw.columns:
         if name in taken:
             continue
@@ -269,6 +274,9 @@ def _features(
         columns.append(column)
         if parsed.note:
             remarks.append(f"column '{name}': {parsed.note}")
+        if parsed.first_odd:
+            odd.append(f"column '{name}' is read as {parsed.kind}: its first value that is no number is "
+                       f"{parsed.first_odd}")  # fmt: skip
     if not columns:
         kept = f" ({listed(ids)} only names rows)" if ids else ", so that all rows are duplicates"
         fail(f"{raw.name} has no feature that differs between rows{kept}; expected at least one beside the target: "
@@ -282,4 +290,4 @@ def _features(
     n_missing = sum(c.n_missing for c in columns)
     if n_missing:
         notes.append(f"{n_missing} values missing in {sum(c.n_missing > 0 for c in columns)} features, kept as missing")
-    return pd.DataFrame(data), tuple(columns)
+    return pd.DataFrame(data), tuple(columns), tuple(odd)

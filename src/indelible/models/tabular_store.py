@@ -33,11 +33,12 @@ def save_tabular(model: TabularModel, path: str | Path) -> None:
     (folder / CONFIG).write_text(text, encoding="utf-8")
 
 
-def read_saved(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read_saved(path: Path, kind: str, others: str = "") -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Recipe and weights that `save_tabular` wrote.
 
     Args:
         path: the folder, or its .safetensors file.
+        others: what else a name of this kind may be, for the message of a missing file.
 
     Raises:
         ModelError: a file is missing, cannot be read, or belongs to a model of another kind.
@@ -49,7 +50,7 @@ def read_saved(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]
     config = weights.with_name(CONFIG)
     for file in (weights, config):
         if not file.is_file():
-            raise ModelError(f"no {file.name} in {file.parent}: expected a folder that `save_tabular` wrote")
+            raise ModelError(f"no {file.name} in {file.parent}: expected {others}a folder that `save_tabular` wrote")
     try:
         recipe = json.loads(config.read_text(encoding="utf-8"))
         state = load_file(weights)

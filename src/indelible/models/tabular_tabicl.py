@@ -125,7 +125,7 @@ def load_tabicl(source: str, place: str, device: torch.device) -> TabICLModel:
         config, state = _read_checkpoint(path)
         made: Mapping[str, Any] = {"checkpoint": path.name}
     else:
-        recipe, state = read_saved(path, KIND)
+        recipe, state = read_saved(path, KIND, "a checkpoint of the package (.ckpt), or ")
         config, made = recipe["config"], recipe.get("made", {})
     model = build_tabicl(config, source, made)
     load_weights(model.module, state, source)

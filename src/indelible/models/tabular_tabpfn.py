@@ -156,12 +156,15 @@ def load_tabpfn(source: str, place: str, device: torch.device) -> TabPFNModel:
     """
     path = Path(place).expanduser()
     if not path.exists():
-        raise ModelError(f"no folder or file at {place!r}: expected a TabPFN v2 classifier's checkpoint (.ckpt)")
+        raise ModelError(
+            f"no folder or file at {place!r}: expected a TabPFN v2 classifier's checkpoint (.ckpt), or a "
+            "folder that `save_tabular` wrote"
+        )
     if path.suffix == ".ckpt":
         config, state = _read_checkpoint(path)
         made: Mapping[str, Any] = {"checkpoint": path.name}
     else:
-        recipe, state = read_saved(path, KIND)
+        recipe, state = read_saved(path, KIND, "a TabPFN v2 classifier's checkpoint (.ckpt), or ")
         config, made = recipe["config"], recipe.get("made", {})
     model = build_tabpfn(config, source, made)
     load_weights(model.module, state, source)

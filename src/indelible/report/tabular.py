@@ -36,6 +36,7 @@ class TabularView:
     summary: list[tuple[str, Cell]]
     labels: str
     level: str
+    is_probe: bool
     grids: list[Table]
     suites: list[Table]
     more: list[Table]
@@ -85,6 +86,7 @@ def build(run: TabularRun, file_hashes: Mapping[str, str]) -> TabularView:
         summary=_summary(run),
         labels=wording.RANDOMISED if run.randomised else wording.TRUE_LABELS,
         level=_level(run),
+        is_probe=run.is_probe,
         grids=[] if run.is_probe else [tables.grid_table(run, table) for table in run.tables],
         suites=[tables.suite_table(run, place) for place in shown],
         more=[tables.suite_table(run, place) for place in others],
@@ -106,9 +108,16 @@ def build(run: TabularRun, file_hashes: Mapping[str, str]) -> TabularView:
 def _identity(run: TabularRun) -> Pairs:
     manifest = run.manifest
     models = manifest.get("models") or {}
-    rows = [(f"{role.capitalize()} model", _model(entry)) for role, entry in models.items() if entry]
+    rows = [
+        (f"{role.capitalize()} model", _model(entry, judged=role == "target" or not run.is_probe))
+        for role, entry in models.items()
+        if entry
+    ]
     rows += [
-        (f"Table {plain(name)}", f"{count(one.get('n_rows'))} rows, {len(one.get('classes') or [])} classes")
+        (
+            "All files as one table" if run.is_probe else f"Table {plain(name)}",
+            f"{count(one.get('n_rows'))} rows, {len(one.get('classes') or [])} classes",
+        )
         for name, one in (manifest.get("data") or {}).items()
     ]
     return [
@@ -119,13 +128,15 @@ def _identity(run: TabularRun) -> Pairs:
     ]
 
 
-def _model(entry: Mapping[str, Any]) -> str:
-    """A model's name; of the one that comes with the package, that the verdict is about it."""
+def _model(entry: Mapping[str, Any], *, judged: bool) -> str:
+    """A model's name; of the one that comes with the package its size, and where it is the one that the verdict is
+    about, that this says nothing of another."""
     source = str(entry.get("source"))
     if not source.startswith("builtin:"):
         return plain(source)
     size = f"{count(entry.get('parameters'))} parameters" if is_number(entry.get("parameters")) else "a small network"
-    return f"{plain(source)}: {size}, for trying out; the verdict is about it, and about no other model (--model)"
+    about = "; the verdict is about it, and about no other model (--model)" if judged else ""
+    return f"{plain(source)}: {size}, for trying out{about}"
 
 
 def _verdict(run: TabularRun) -> VerdictView:
@@ -137,13 +148,14 @@ def _verdict(run: TabularRun) -> VerdictView:
         meaning=wording.MEANING.get(word, wording.UNKNOWN),
         rule=plain(overall.get("rule") or ""),
         reasons=[plain(reason) for reason in overall.get("reasons") or []],
-        next_steps=wording.NEXT_STEPS.get(word, []),
+        next_steps=(wording.PROBE_NEXT_STEPS if run.is_probe else wording.NEXT_STEPS).get(word, []),
     )
 
 
 def _summary(run: TabularRun) -> list[tuple[str, Cell]]:
     """The few numbers at the head of the report."""
-    found = [("Configurations", Cell(count(len(run.manifest.get("configurations") or []))))]
+    n = len(run.manifest.get("configurations") or [])
+    found = [] if run.is_probe else [("Configurations", Cell(count(n)))]
     grid = run.verdict.get("grid") or {}
     if is_number(grid.get("max_auc")):
         chance = grid.get("max_auc_by_chance")
@@ -159,8 +171,9 @@ def _summary(run: TabularRun) -> list[tuple[str, Cell]]:
     for table in run.tables[:3]:
         place = run.reference(table)
         if place is not None:
-            cell = tables.auc_cell(run.row(place, POSITIVE, "auc"))
-            found.append((f"AUC, {POSITIVE}: {plain(table)}, {plain(place.label)}", cell))
+            shown = (CHOSEN, POSITIVE) if run.is_probe else (POSITIVE,)
+            where = "" if run.is_probe else f": {plain(table)}, {plain(place.label)}"
+            found += [(f"AUC, {name}{where}", tables.auc_cell(run.row(place, name, "auc"))) for name in shown]
     return found
 
 
@@ -228,10 +241,9 @@ def markdown(view: TabularView, figures: Sequence[Figure]) -> str:
     lines += ["What to do next:", "", *numbered(md(step) for step in view.verdict.next_steps)]
     lines += bullets(f"{md(name)}: {md(value)}" for name, value in view.identity)
     lines += ["## Numbers", "", *table(["", "Value"], ([md(name), put(value)] for name, value in view.summary))]
-    lines += ["## Grid", "", f"{md(view.labels)} Brackets hold {view.level} intervals.", ""]
-    for one in view.grids:
-        lines += grid(one)
-    lines += pictures(figures)
+    lines += [f"{md(view.labels)} Brackets hold {view.level} intervals.", ""]
+    if not view.is_probe:
+        lines += ["## Grid", "", *(text for one in view.grids for text in grid(one)), *pictures(figures)]
     lines += ["## Probes", ""]
     for one in [*view.suites, *view.contexts]:
         lines += grid(one)
@@ -243,5 +255,6 @@ def markdown(view: TabularView, figures: Sequence[Figure]) -> str:
     lines += ["## What this does not show", "", *bullets(map(md, view.limits))]
     lines += ["## Not run", "", *(bullets(f"{md(a)}: {md(b)}" for a, b in view.not_run) or ["Everything ran.", ""])]
     lines += ["## Reproduction", "", code_block(view.command or "not recorded"), ""]
-    lines += ["Probes of the other cells, notes on the tables and the configuration stand in report.html.", ""]
+    others = "Probes of the other cells, notes" if view.more else "Notes"
+    lines += [f"{others} on the tables and the configuration stand in report.html.", ""]
     return "\n".join(lines)

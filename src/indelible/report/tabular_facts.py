@@ -102,10 +102,12 @@ class TabularRun:
         seed: int | None = None,
         epoch: int | str | None = None,
     ) -> MetricRow | None:
-        """A number: over the seeds unless one is named, at the last epoch unless another is."""
-        if seed is None and epoch is None and self.is_probe:
-            seed = self.seeds[0] if self.seeds else None
+        """A number: over the seeds unless one is named, at the last epoch unless another is. With one seed it is that
+        seed's own, whose reason is not wrapped in how many seeds have none."""
         own = (attack, metric, model, part)
+        if seed is None and epoch is None and len(self.seeds) == 1:
+            found = self.row(place, attack, metric, model=model, part=part, seed=self.seeds[0])
+            return found if found is not None else self._rows.get((place, None, None, *own))
         if seed is not None and epoch is None:
             found = self._rows.get((place, seed, "last", *own))
             return found if found is not None else self._rows.get((place, seed, None, *own))

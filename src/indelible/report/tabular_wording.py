@@ -37,6 +37,24 @@ NEXT_STEPS = {
     "not evaluable": ["Mend what the reasons name (more rows, fewer query rows, a lower learning rate) and run again."],
 }
 
+PROBE_NEXT_STEPS = {
+    "detected": [
+        NEXT_STEPS["detected"][0],
+        "Tune again with a defence (`indelible tabular run --defences` compares them) and probe with the same files.",
+        "Name no single row: the finding is about the set, not about one record.",
+    ],
+    "not attributable": [
+        "Give non-members that were drawn at random from the table the members are from, or more rows of both.",
+        NEXT_STEPS["not attributable"][1],
+    ],
+    "not detected": [
+        NEXT_STEPS["not detected"][0],
+        "Check that the smallest AUC this probe could show is small enough for you; if not, give more rows a side.",
+    ],
+    "not evaluable": ["Mend what the reasons name (more rows, other files, another model) and probe again."],
+}
+"""For a model that was tuned elsewhere."""
+
 LIMITS = [
     (
         "A context without information that shows nothing does not show absence of memorisation. It removes one way "

@@ -215,9 +215,12 @@ def read_run_config(
     from indelible.yaml_file import read_settings
 
     given = {**(read_settings(file, "config file") if file is not None else {}), **flags}
+    where = f"config file {file}: " if file is not None else ""
+    if not set(given) <= set(TabularRunConfig.model_fields):
+        check(TabularRunConfig, given, where)  # an unknown key first: it may be meant for `tables`
     if not given.get("tables"):
         raise ConfigError("no table: give --table, a file or the name of one (such as breast_cancer)")
-    config = check(TabularRunConfig, given, f"config file {file}: " if file is not None else "")
+    config = check(TabularRunConfig, given, where)
     return (config, given) if data is None else (_with_data(config, data), {**given, "--data": data})
 
 

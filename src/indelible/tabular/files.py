@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 ROLES = ("context", "members", "nonmembers", "reserve")
 """The files, in the order in which a repeated row keeps its first place: a member that is a non-member too stays a
 member, and a context row stays one."""
+
+LABEL = "all files together"
+"""What the table that the files make is called."""
 
 _ROW = "indelible row"
 """Name of the column that says which file a row is from."""
@@ -55,6 +58,7 @@ def read_given(config: TabularProbeConfig, max_classes: int) -> Given:
     sources = {role: getattr(config, role) for role in ROLES if getattr(config, role) is not None}
     raws = {role: read_raw(source) for role, source in sources.items()}
     _same_columns(sources, raws)
+    _other_rows(sources, raws)
     # Asked of one file here: what is read below has a column of ours, and a name that no file has.
     column_name(next(iter(raws.values())), config.target, "target")
     commas = {raw.commas for raw in raws.values()}
@@ -81,8 +85,10 @@ def read_given(config: TabularProbeConfig, max_classes: int) -> Given:
             types={**declared, **(config.types or {})},
             header=True,
         )
+    # Lines are counted in the joined table, which nobody but us has seen.
+    table = replace(table, odd=tuple(f"{line} of {', '.join(sources)} one after another" for line in table.odd))
     with_target = Counter(_role(row_id) for row_id in table.row_ids)
-    prepared = finished(table, Path(config.members).stem, config.classes, max_classes)
+    prepared = finished(table, LABEL, config.classes, max_classes)
     used = Counter(_role(row_id) for row_id in prepared.table.row_ids)
     read = Counter(_role(row_id) for row_id in frame[_ROW])
     rows = {
@@ -99,7 +105,44 @@ def read_given(config: TabularProbeConfig, max_classes: int) -> Given:
                 f"{sources[role]}: {used[role]} of its {read[role]} rows are left once rows of files before it are "
                 f"taken out (order: {', '.join(sources)}); expected {least} at least"
             )
-    return Given(prepared, _split(prepared, config), rows)
+    split = _split(prepared, config)
+    _share_a_class(prepared, split, sources)
+    return Given(prepared, split, rows)
+
+
+def check_files(config: TabularProbeConfig) -> None:
+    """Refuse a file that is not there, before a model is loaded."""
+    from indelible.data.table_files import check_source
+
+    for role in ROLES:
+        if getattr(config, role) is not None:
+            check_source(getattr(config, role))
+
+
+def _share_a_class(prepared: Prepared, split: TableSplit, sources: Mapping[str, str]) -> None:
+    """Scores are compared within classes: one at least must have both a member and a non-member."""
+    names = prepared.table.classes
+    ours, others = (sorted(set(split.target[rows].tolist())) for rows in (split.members, split.nonmembers))
+    if not set(ours) & set(others):
+        one, two = (listed([names[code] for code in codes]) for codes in (ours, others))
+        raise DataError(
+            f"{sources['members']} has rows of {one} alone, {sources['nonmembers']} of {two} alone; expected at least "
+            "one class in both, for scores are compared within classes: give non-members of the members' classes"
+        )
+
+
+def _other_rows(sources: Mapping[str, str], raws: Mapping[str, RawTable]) -> None:
+    """DataError where the non-members are the members once more."""
+    names = list(raws["members"].columns)
+    ours, others = (
+        set(zip(*(raws[role].columns[name].astype(str) for name in names), strict=True))
+        for role in ("members", "nonmembers")
+    )
+    if others <= ours:
+        raise DataError(
+            f"{sources['nonmembers']} and {sources['members']} share all rows: each row of the non-members is a member "
+            "too; expected rows that the model was not tuned on: give another file (--nonmembers)"
+        )
 
 
 def _frame(role: str, raw: RawTable, id_column: str | None) -> pd.DataFrame:

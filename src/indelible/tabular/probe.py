@@ -34,7 +34,7 @@ from indelible.stats.verdict import Control, Evidence, Verdict, judge
 from indelible.tabular.block import lines
 from indelible.tabular.config import TabularProbeConfig
 from indelible.tabular.evaluate import evaluate_part, placed, records_of, scores_of
-from indelible.tabular.files import read_given
+from indelible.tabular.files import check_files, read_given
 from indelible.tabular.gates import Outcome, gates_of, tripped
 from indelible.tabular.worlds import World, prove_on, world_of
 from indelible.tabular.write import (
@@ -71,6 +71,7 @@ def run_probe(config: TabularProbeConfig, given: Mapping[str, Any], *, command: 
     if config.out is not None:
         RunDir.check(config.out, force=force)
     started = time.monotonic()
+    check_files(config)  # before the models, which take seconds
     tuned, base = (load_tabular(name, device=config.device) for name in (config.model, config.base))
     if tuned.fingerprint == base.fingerprint:
         raise ConfigError(
@@ -115,7 +116,9 @@ def run_probe(config: TabularProbeConfig, given: Mapping[str, Any], *, command: 
         **run_facts(KIND, run.path, config, given, command, device=config.device),
         "dtype": "float32",
         "models": {"target": model_facts(tuned), "base": model_facts(base)},
-        "data": {prepared.label: {"source": config.members, **prepared.facts()}},
+        "data": {
+            prepared.label: {"source": ", ".join(str(getattr(config, r)) for r in files.rows), **prepared.facts()}
+        },
         "files": {role: {"source": getattr(config, role), **counts} for role, counts in files.rows.items()},
         "splits": [{**own, **world.facts()}],
         "configurations": [{**here, "seed": config.seed, "name": "model", "epoch": None, "word": verdict.word}],
@@ -137,11 +140,13 @@ def _table(metrics: Sequence[Row], verdict: Verdict) -> tuple[tuple[str, ...], .
     """A line a score, for the terminal."""
     found = {(r["attack"], r["metric"]): r["value"] for r in metrics if r["part"] == "members" and r["model"] != "base"}
     lines = []
-    for name in (*PRIMARY, POSITIVE, DEPLOYMENT, f"{ERASED}:raw", FEATURES):
-        if (name, "auc") in found:
-            numbers = [found[name, "auc"], found.get((name, "p_value"))]
-            word = verdict.attacks[name].word if name in verdict.attacks else "control"
-            lines.append((name, *("n/a" if number is None else f"{number:.3f}" for number in numbers), word))
+    for name in (*PRIMARY, POSITIVE, DEPLOYMENT, ERASED, FEATURES):
+        control = verdict.controls.get(name)  # the numbers that the reasons above name, calibrated or not
+        if control is None and (name, "auc") not in found:
+            continue
+        numbers = (control.auc, control.p_value) if control else (found[name, "auc"], found.get((name, "p_value")))
+        word = verdict.attacks[name].word if name in verdict.attacks else "control"
+        lines.append((name, *("n/a" if number is None else f"{number:.3f}" for number in numbers), word))
     return (("score", "AUC", "p", "verdict"), *lines)
 
 

@@ -86,8 +86,11 @@ def open_bench(config: TabularRunConfig) -> Bench:
     Raises:
         UserError: one line: no such model or table, a target that is missing or constant, too many classes.
     """
+    from indelible.data.table_files import check_source
     from indelible.models.tabular import load_tabular
 
+    for options in config.tables:  # before the model, which takes seconds
+        check_source(options.source)
     model = load_tabular(config.model, device=config.device)
     tables = {options.label: prepare(options, model.max_classes) for options in config.tables}
     for prepared in tables.values():

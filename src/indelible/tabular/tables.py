@@ -45,12 +45,15 @@ class Prepared:
         return len(self.table.classes)
 
     def said(self) -> str:
-        """For a person, with what was inferred and left out: names of columns, no value of the table."""
+        """For a person at the terminal, with what was inferred and left out: names of columns, and no value of the
+        table but the first one that keeps a column from being numbers."""
         removed = f"{self.duplicates.n_exact} exact and {self.duplicates.n_near} near duplicates removed"
         first = (
             f"{self.label}: {self.n_rows} rows ({removed}), {len(self.table.columns)} columns, {self.n_classes} classes"
         )
-        return "\n  ".join([first, *(note for note in self.table.notes if "near duplicates removed" not in note)])
+        return "\n  ".join(
+            [first, *(note for note in self.table.notes if "near duplicates removed" not in note), *self.table.odd]
+        )
 
     def facts(self) -> dict[str, Any]:
         """For the manifest. Values of the table are not among them, but the names of columns and classes are."""

@@ -73,7 +73,7 @@ def table_of(rows: Sequence[Row]) -> tuple[tuple[str, ...], ...]:
     for row in rows:
         if row["model"] == "target" and row.get("part", "members") == "members":
             found.setdefault(cell_name(row), {})[row["attack"], row["metric"]] = row["value"]
-    head = ("mean over seeds", "labels fitted", "AUC train-context", "AUC copy", "AUC suite:mean", "AUC erased")
+    head = ("mean over seeds", "labels fitted", "AUC train-context", "AUC copy", "AUC suite:mean", "AUC erased:raw")
     lines = [
         (name, *("n/a" if of.get(key) is None else f"{of[key]:.3f}" for key in SUMMARY)) for name, of in found.items()
     ]
