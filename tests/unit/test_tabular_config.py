@@ -63,7 +63,7 @@ def test_defaults_are_the_papers_learning_rates_and_the_last_epoch_is_probed() -
         ({"learning_rates": [0]}, "expected more than 0"),
         ({"learning_rates": [0.001, 0.00100000001]}, "0.001 and 0.00100000001 are both called 0.001"),
         ({"defences": {"epsilons": [8, 8]}}, "epsilons"),
-        ({"defences": {"low_learning_rate": 0.1}}, "low_learning_rate 0.1 is not below 0.001"),
+        ({"defences": {"low_learning_rate": 0.1}}, "low_learning_rate 0.1 is not below 0.01"),
     ],
 )
 def test_wrong_settings_are_named(given: dict[str, Any], said: str, tmp_path: Path) -> None:

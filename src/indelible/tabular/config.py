@@ -87,8 +87,8 @@ class DefenceOptions(Settings):
     of the held-out loss, which early stopping looks at `looks` times. `epsilons`: one private training each.
     """
 
-    learning_rate: float = Field(default=1e-3, gt=0)
-    low_learning_rate: float = Field(default=1e-4, gt=0)
+    learning_rate: float = Field(default=1e-2, gt=0)
+    low_learning_rate: float = Field(default=1e-3, gt=0)
     queries: int | None = Field(default=None, ge=2)
     large_queries: int | None = Field(default=None, ge=2)
     patience: int = Field(default=2, ge=1)
