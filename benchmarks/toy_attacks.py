@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--attacks", default="all", help="comma-separated")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    attacks = args.attacks.split(",")
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         os.environ["INDELIBLE_CACHE"] = str(folder / "cache")
@@ -58,9 +59,9 @@ def main() -> None:
             "members": str(folder / "members.jsonl"),
             "nonmembers": str(folder / "nonmembers.jsonl"),
             "pool": str(folder / "pool.jsonl"),
-            "attacks": args.attacks.split(","),
+            "attacks": attacks,
             "out": str(folder / "run"),
-            "settings": {k: v for k, v in SETTINGS.items() if k in args.attacks or args.attacks == "all"},
+            "settings": {k: v for k, v in SETTINGS.items() if {k, "all"} & set(attacks)},
             "seed": args.seed,
         }
         run_audit(resolve(AuditConfig, flags)[0], flags, command=["benchmarks/toy_attacks.py"])
