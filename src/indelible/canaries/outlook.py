@@ -12,7 +12,7 @@ from indelible.canaries.codes import code_format
 from indelible.canaries.config import DEFAULT_ROWS, CanaryRunConfig, DesignConfig
 from indelible.canaries.encodings import make_cue
 from indelible.canaries.model_cost import Cost, model_cost
-from indelible.canaries.plan import Trial, clean_trial, digest, plan_trials
+from indelible.canaries.plan import Trial, clean_trial, digest, plan_trials, sparse_groups
 from indelible.canaries.schedule import checkpoint_steps, count_updates, update_of
 from indelible.canaries.screen_config import ScreenOptions
 from indelible.canaries.screen_task import check_explained, instruction_of, pool, rules_of
@@ -54,6 +54,9 @@ def outlook(config: CanaryRunConfig) -> str:
         if cost is not None and trial.design.task.name == "screens":
             n_arm_tokens.append(_tokens(trial.design, cost))
     lines += _totals(config, first, cost, n_arm_tokens, len(trials) + len(cleans))
+    sparse = sparse_groups(trials)
+    if sparse:
+        lines.append(f"note: {sparse}")
     return "\n".join(lines)
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from indelible.canaries.allotment import plan_canaries
 from indelible.canaries.config import CanaryRunConfig, CanaryTraining, DesignConfig, ProbeOptions
 from indelible.config import resolve
 from indelible.errors import ConfigError
+from indelible.stats.contrasts import MIN_CANARIES
 
 CLEAN = "clean"
 
@@ -81,6 +84,31 @@ def _matched(arms: Sequence[Trial]) -> list[Trial]:
         arm if arm.design.reserve else replace(arm, design=arm.design.model_copy(update={"reserve": reserve}))
         for arm in arms
     ]
+
+
+def sparse_groups(trials: Sequence[Trial]) -> str | None:
+    """One line on groups of focal canaries (one dose and placement of an arm) too small for a conclusion in a seed.
+
+    None where there is none. Rotations and panels of one design are one group, as in the audit.
+    """
+    groups: dict[str, Counter[tuple[int, Any]]] = defaultdict(Counter)
+    arms: dict[str, list[str]] = defaultdict(list)
+    for trial in trials:
+        if trial.seed == trials[0].seed:
+            alike = trial.design.model_dump(mode="json", exclude={"rotation", "panel"})
+            key = digest(alike, trial.training.model_dump(mode="json"))
+            focal = [plan for plan in plan_canaries(trial.design) if plan.role == "focal"]
+            groups[key].update((plan.dose, plan.placement) for plan in focal)
+            arms[key].append(trial.condition)
+    few = {key: [n for n in group.values() if n < MIN_CANARIES] for key, group in groups.items()}
+    named = [f"{', '.join(arms[key])}: {len(small)} of {len(groups[key])}" for key, small in few.items() if small]
+    if not named:
+        return None
+    least = min(n for small in few.values() for n in small)
+    return (
+        f"groups of focal canaries with fewer than {MIN_CANARIES} in a seed ({'; '.join(named)}; the smallest has "
+        f"{least}): nothing will be concluded from them; plant more, or in fewer groups"
+    )
 
 
 def clean_trial(trial: Trial) -> Trial:

@@ -16,7 +16,7 @@ from indelible.canaries.bench import Bench, variant
 from indelible.canaries.config import CanaryRunConfig
 from indelible.canaries.folder import INSERTIONS, design_facts
 from indelible.canaries.measure import Measured, conclude, missing_probes
-from indelible.canaries.plan import Trial, common_settings, plan_trials
+from indelible.canaries.plan import Trial, common_settings, plan_trials, sparse_groups
 from indelible.canaries.screen_sheet import write_sheet
 from indelible.environment import default_out, run_facts
 from indelible.errors import UserError
@@ -50,6 +50,9 @@ def run_canaries(config: CanaryRunConfig, given: Mapping[str, Any], *, command: 
             shutil.rmtree(work)
         raise
     say(bench.estimate(trials, designs))
+    sparse = sparse_groups(trials)
+    if sparse:
+        say(f"note: {sparse}")
     chosen = bench.choose_rates(trials, designs) if config.learning_rates else []
     if chosen:
         rates = {one["variant"]: one["chosen"] for one in chosen}
