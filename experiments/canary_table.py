@@ -5,6 +5,7 @@ python experiments/canary_table.py runs/cues-banking77 [...]
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pandas as pd
 
 from indelible.report.canary import UTILITY
 from indelible.runs import read_json, read_manifest
+from indelible.stats.contrasts import contrast
 
 
 def by_seed(values: pd.Series, seeds: pd.Series) -> str:
@@ -23,6 +25,46 @@ def share(flags: pd.Series) -> str:
     """k of n."""
     known = flags.dropna()
     return f"{int(known.sum())} of {len(known)}" if len(known) else "-"
+
+
+def utility_table(utility: pd.DataFrame) -> None:
+    """Accuracy, replies that could be read as an answer, held-out loss."""
+    print("\n| model, condition | accuracy by seed | read as an answer | held-out loss by seed, nats a token |")
+    print("|---|---|---|---|")
+    for (model, condition), part in utility.groupby(["model", "condition"], sort=False):
+        columns = [
+            " / ".join("-" if pd.isna(x) else f"{x:.{digits}f}" for x in part[name]) if name in part else "-"
+            for name, digits in (("accuracy", 2), ("parse_rate", 2), ("heldout_loss", 3))
+        ]
+        print(f"| {model}, {condition} | {' | '.join(columns)} |")
+
+
+def all_doses(frame: pd.DataFrame) -> None:
+    """Differences of conditions, and of each to the trainings without canaries, over canaries of all doses together.
+
+    No part of a run's verdict, which asks every dose by itself.
+    """
+    own = frame[(frame["role"] == "focal") & (frame["probe"] == "redacted") & (frame["step"] == frame["n_steps"])]
+    clean = own[own["model"] == "clean"].assign(condition="clean").drop_duplicates(["seed", "canary_id"])
+    own = pd.concat([clean, own[own["model"] == "target"]])
+    own = own.set_index(["condition", "seed", "canary_id"])["exposure_bits"]
+    conditions = list(dict.fromkeys(own.index.get_level_values("condition")))
+    for one, two in itertools.combinations(reversed(conditions), 2):
+        seeds = [None, *sorted(own.index.unique("seed"))]
+        found = [contrast(*(part(own, name, seed) for name in (one, two)), 0.95) for seed in seeds]
+        if any(made.value is None or made.p is None for made in found):
+            continue
+        whole, by_seed = found[0], " / ".join(f"{made.value:+.2f}" for made in found[1:])
+        print(
+            f"{one} minus {two}, all doses, hidden: {whole.value:+.2f} bits ({whole.low:.2f} to {whole.high:.2f}), "
+            f"by seed {by_seed}, p {whole.p:.1e} before any correction, {whole.n} pairs"
+        )
+
+
+def part(values: pd.Series, condition: str, seed: int | None) -> pd.Series:
+    """One condition's values, one a canary, of one seed or of all."""
+    own = values[condition]
+    return own if seed is None else own[own.index.get_level_values("seed") == seed]
 
 
 def main() -> None:
@@ -38,11 +80,10 @@ def main() -> None:
             exposure = by_seed(part["exposure_bits"], part["seed"])
             came_out = f"{share(part['recovered'])} | {share(part['copied'])}"
             print(f"| {named} | {dose} | {role}, {probe} | {exposure} | {came_out} |")
-        utility = pd.DataFrame(read_json(path / UTILITY, list))
-        print("\n| model, condition | accuracy by seed | held-out loss by seed, nats a token |\n|---|---|---|")
-        for (model, condition), part in utility.groupby(["model", "condition"], sort=False):
-            accuracy = " / ".join("-" if pd.isna(a) else f"{a:.2f}" for a in part["accuracy"])
-            print(f"| {model}, {condition} | {accuracy} | {' / '.join(f'{x:.3f}' for x in part['heldout_loss'])} |")
+        utility_table(pd.DataFrame(read_json(path / UTILITY, list)))
+        if frame["dose"][frame["role"] == "focal"].nunique() > 1:
+            print()
+            all_doses(frame)
         verdict = read_json(path / "verdict.json", dict)
         print(f"\n{verdict['overall']['word']}")
         for conclusion in verdict["conclusions"]:
