@@ -26,6 +26,7 @@ from indelible.errors import ConfigError, DataError, UserError
 from indelible.models.causal import CausalModel, default_dtype
 from indelible.progress import Progress, say
 from indelible.runs import write_json
+from indelible.scoring.memory import EVERY_PASSES, give_back
 from indelible.training.budget import Budget, poisson_plan, privacy_budget
 from indelible.training.passes import add_gradient
 from indelible.training.private import private_gradient
@@ -159,8 +160,11 @@ def optimise(model: CausalModel, encoded: Sequence[Encoded], config: TrainConfig
                 torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
+            if number % EVERY_PASSES == 0:
+                give_back()
             yield Step(number, epoch, tuple(rows), rate, loss, n_tokens)
     model.module.eval()
+    give_back()  # a run of many trainings would carry each one's leftovers along
 
 
 def fine_tune(
