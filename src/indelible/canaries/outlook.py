@@ -47,6 +47,8 @@ def outlook(config: CanaryRunConfig) -> str:
             f"{len(config.seeds)} seeds), {len(cleans)} without canaries"
         )
     ]
+    for trial in first:
+        _check(trial.design)
     n_arm_tokens: list[int] = []
     cost = model_cost(config, on_screens=first[0].design.task.name == "screens")
     for trial in first:
@@ -80,13 +82,6 @@ def _arm(trials: Sequence[Trial]) -> list[str]:
     """One arm: its first seed, and where the focal canaries of the others stand, as a digest."""
     trial = trials[0]
     config = _settled(trial.design)
-    codes = code_format(config.code, config.prefixes)
-    for name in (config.cue, *config.explain):
-        make_cue(name, codes)
-    if config.task.name == "screens":
-        _check_pool(config)
-        cohorts = [cohort for cohort in (config.auxiliary, config.support) if cohort is not None]
-        check_explained([config.cue, *(cohort.cue for cohort in cohorts)], config.explain)
     canaries, slots = placed(config)
     rows = sorted(row for some in slots.values() for row in some)
     n_steps = count_updates(config.n_rows, config.batch_size)
@@ -133,6 +128,22 @@ def _groups(canaries: Sequence[Canary], slots: Mapping[str, Sequence[int]], batc
         gap = "" if spacing is None else f", {spacing:g} updates apart"
         lines.append(f"      {len(own)} at dose {dose}, {placement}{gap}: first in updates {firsts}, last in {lasts}")
     return lines if len(lines) > 1 else []
+
+
+def _check(config: DesignConfig) -> None:
+    """What is wrong with a design and needs no model to be seen.
+
+    Raises:
+        ConfigError: an unknown cue or format, a cue that the instruction does not explain, too small a pool. DataError:
+            the user's own screens are there and wrong.
+    """
+    codes = code_format(config.code, config.prefixes)
+    for name in (config.cue, *config.explain):
+        make_cue(name, codes)
+    if config.task.name == "screens":
+        _check_pool(config)
+        cohorts = [cohort for cohort in (config.auxiliary, config.support) if cohort is not None]
+        check_explained([config.cue, *(cohort.cue for cohort in cohorts)], config.explain)
 
 
 def _check_pool(config: DesignConfig) -> None:
