@@ -22,6 +22,10 @@ def sweep(
     seeds: Annotated[str | None, Opt("--seeds", help="Seeds, comma-separated.")] = None,
     plan: Annotated[bool, Opt("--plan", help="Print rows, trainings, tokens and time expected; run nothing.")] = False,
     keep_models: Annotated[bool, Opt("--keep-models", help="Keep the tuned models in OUT-work.")] = False,
+    work: Annotated[
+        str | None,
+        Opt("--work", help="Folder in common of several studies, in place of OUT-work: they share what is equal."),
+    ] = None,
     force: Annotated[bool, Opt("--force", help="Replace a finished sweep; cells at hand are used again.")] = False,
 ) -> None:
     """Run a study over a grid of settings. Stopped anywhere, the same command goes on."""
@@ -32,6 +36,7 @@ def sweep(
         "out": out,
         "seeds": split_numbers("--seeds", seeds, int),
         "keep_models": keep_models or None,
+        "work": work,
     }
     config, given = read_study(file, {key: value for key, value in flags.items() if value is not None}, data)
     if plan:

@@ -127,6 +127,25 @@ def test_more_seeds_and_changed_rows(call: Call, done: dict[str, int]) -> None:
     assert [cell["seed"] for cell in json.loads(Path("out/manifest.json").read_text())["cells"]] == [0]
 
 
+def test_studies_with_a_folder_in_common_train_and_audit_once_what_is_equal(call: Call, done: dict[str, int]) -> None:
+    common: dict[str, Any] = {"parts": None, "show": {}, "expect": []}
+    audit = {**STUDY["audit"], "attacks": ["loss"], "settings": {}}
+    first = study(**common, audit=audit, axes={"n": {"path": "audit.max_records", "values": [10, 12]}})
+    assert call("sweep", first, "--out", "one", "--work", "shared")[0] == 0
+    assert done == {"trainings": 1, "audits": 2}
+    second = study(**common, audit=audit, axes={"n": {"path": "audit.max_records", "values": [12, 14]}})
+    code, _, err = call("sweep", second, "--out", "two", "--work", "shared")
+    assert code == 0, err
+    assert "at hand" in err
+    assert done == {"trainings": 1, "audits": 3}
+    assert not Path("two-work").exists()
+    alike = [found(Path(out), "auc", axes={"n": "12"}, attack="loss", seed=0) for out in ("one", "two")]
+    assert alike[0] == alike[1]
+    code, _, err = call("sweep", second, "--out", "three", "--work", "study.yaml")
+    assert code == 2
+    assert "study.yaml exists and was not made by a sweep; give another --work" in err
+
+
 def test_what_cannot_run_is_said_and_the_rest_goes_on(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     axes = {

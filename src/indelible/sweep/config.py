@@ -175,7 +175,8 @@ class SweepConfig(Settings):
     """`indelible sweep FILE`: a study. Models trained, audited and measured over the product of `axes`, by seed.
 
     A seed draws the split, the trainings and the audits anew. `parts`: AUC of the members by when the training saw
-    them, in so many parts. `paper`: what it repeats, if a paper's study it is.
+    them, in so many parts. `paper`: what it repeats, if a paper's study it is. `work`: a folder
+    that several studies have in common; equal trainings and audits in it are made once.
     """
 
     name: str
@@ -191,6 +192,7 @@ class SweepConfig(Settings):
     paper_values: tuple[PaperTable, ...] = ()
     expect: tuple[Expect, ...] = ()
     keep_models: bool = False
+    work: str | None = None
     level: float = Field(default=0.95, gt=0.5, lt=1)
     out: str | None = None
 

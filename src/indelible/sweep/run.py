@@ -86,7 +86,7 @@ def plan_sweep(config: SweepConfig) -> str:
     """
     cells = plan_cells(config)
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(config, _work_of(Path(config.out) if config.out else Path(folder)), Rows(Path(folder) / "data"))
+        bench = Bench(config, _work_of(config, Path(config.out or folder)), Rows(Path(folder) / "data"))
         ready, lost = bench.prepare(cells)
         repeats = f"{config.paper}; " if config.paper else ""
         lines = [f"{config.name}: {repeats}{len(cells)} cells"]
@@ -98,8 +98,8 @@ def plan_sweep(config: SweepConfig) -> str:
 def run_sweep(config: SweepConfig, given: Mapping[str, Any], *, command: Sequence[str], force: bool) -> Path:
     """Run what is not at hand, and write the sweep's run directory.
 
-    Rows, models and audits live in `OUT-work`; a sweep that was stopped anywhere goes on there, with the same outcome.
-    The audits stay when it is done; rows and models go, unless `keep_models`.
+    Rows, models and audits live in `OUT-work`, or in `work`; a sweep that was stopped anywhere goes on there, with the
+    same outcome. The audits stay when it is done; rows go, and models unless `keep_models` or `work` is given.
 
     Args:
         force: replace a finished sweep at `out`; cells at hand are used all the same, for nothing could come out other.
@@ -109,7 +109,7 @@ def run_sweep(config: SweepConfig, given: Mapping[str, Any], *, command: Sequenc
     """
     cells = plan_cells(config)
     out = Path(config.out or default_out("sweep", config.name))
-    work = _open_work(out, force=force)
+    work = _open_work(config, out, force=force)
     started = time.monotonic()
     bench = Bench(config, work, command=command)
     ready, done = bench.prepare(cells)
@@ -152,7 +152,7 @@ def run_sweep(config: SweepConfig, given: Mapping[str, Any], *, command: Sequenc
 
     render_sweep(run.path, manifest)
     run.finish(manifest)
-    for name in ("data", *(() if config.keep_models else ("models",))):
+    for name in ("data", *(() if _keeps_models(config) else ("models",))):
         shutil.rmtree(work / name, ignore_errors=True)
     return run.path
 
@@ -172,7 +172,7 @@ def execute(bench: Bench, cells: Sequence[Cell]) -> Iterator[Done]:
         except UserError as error:
             say(f"not run: {error}")
             yield Done(cell, None, str(error))
-        for key in () if bench.config.keep_models else bench.trainings(cell):
+        for key in () if _keeps_models(bench.config) else bench.trainings(cell):
             if last[key] == number:
                 bench.forget(key)
 
@@ -190,11 +190,15 @@ def _as_laid_out(config: SweepConfig, cells: Sequence[Cell]) -> list[Cell]:
     return sorted(cells, key=place)
 
 
-def _work_of(out: Path) -> Path:
-    return out.with_name(out.name + "-work")
+def _keeps_models(config: SweepConfig) -> bool:
+    return config.keep_models or config.work is not None
 
 
-def _open_work(out: Path, *, force: bool) -> Path:
+def _work_of(config: SweepConfig, out: Path) -> Path:
+    return Path(config.work).expanduser() if config.work else out.with_name(out.name + "-work")
+
+
+def _open_work(config: SweepConfig, out: Path, *, force: bool) -> Path:
     """The working folder beside `out`.
 
     Raises:
@@ -202,9 +206,11 @@ def _open_work(out: Path, *, force: bool) -> Path:
     """
     if (out / MANIFEST).exists() and not force:
         raise UserError(f"{out} holds a finished sweep; give another --out, or --force to replace it.")
-    work = _work_of(out)
-    if work.exists() and any(work.iterdir()) and not (work / MARKER).exists():
-        raise UserError(f"{work} exists and was not made by a sweep; give another --out")
+    work = _work_of(config, out)
+    if work.exists() and (not work.is_dir() or (any(work.iterdir()) and not (work / MARKER).exists())):
+        raise UserError(
+            f"{work} exists and was not made by a sweep; give another {'--work' if config.work else '--out'}"
+        )
     work.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not (work / MARKER).exists():
         write_json(
