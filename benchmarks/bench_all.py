@@ -26,10 +26,9 @@ from indelible.config import AuditConfig
 from indelible.data.records import Query, Record
 from indelible.data.splits import build_cohort
 from indelible.interview import Interview, prepare
-from indelible.parts import set_aside
-from indelible.scoring.cache import AnswerCache
+from indelible.scoring.cache import AnswerCache, cache_root
 from indelible.scoring.engine import ENGINE_VERSION, Answers
-from indelible.selection import choose_attacks, without_access, without_pool
+from indelible.selection import choose_attacks, without_access, without_known, without_pool
 from indelible.subjects import Subjects, drop_too_long, load_subjects, read_tables
 
 
@@ -47,6 +46,15 @@ def alone(attack: Attack, records: list[Record], answers: Answers, subjects: Sub
     return total
 
 
+def fresh_answers() -> str:
+    """A cache folder without answers; what the user's own holds of converted models is at hand in it."""
+    folder = Path(tempfile.mkdtemp())
+    for path in cache_root().iterdir() if cache_root().exists() else ():
+        if path.name != "answers":
+            (folder / path.name).symlink_to(path.resolve(), target_is_directory=path.is_dir())
+    return str(folder)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="All attacks together.")
     for name in ("model", "base", "members", "nonmembers"):
@@ -55,7 +63,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=100)
     parser.add_argument("--out", default="runs/bench-all")
     args = parser.parse_args()
-    os.environ["INDELIBLE_CACHE"] = os.environ.get("INDELIBLE_CACHE") or tempfile.mkdtemp()
+    os.environ["INDELIBLE_CACHE"] = fresh_answers()
     settings: dict[str, Any] = {
         "model": args.model,
         "base": args.base,
@@ -76,14 +84,14 @@ def main() -> None:
     attacks, _ = choose_attacks(config, given)
     tables = read_tables(config)
     cohort = build_cohort(tables["members"], tables["nonmembers"], None, max_records=args.records, seed=config.seed)
-    cohort, known = set_aside(cohort, max(a.n_known for a in attacks.values()), config.seed)
     subjects = load_subjects(config, chat_data=any(t.kind == "chat" for t in tables.values()))
     target = subjects.models["target"]
     cohort, _ = drop_too_long(cohort, target)
     attacks = without_access(without_pool(attacks, len(cohort.pool), {}, []), subjects.models, {}, [])
+    attacks, cohort = without_known(attacks, cohort, config.seed, {}, [])
     resources = Resources(
         pool=cohort.pool,
-        known=known,
+        known=cohort.known,
         seed=config.seed,
         spans=lambda q: target.encode(q).spans,
         tokens=lambda q: target.encode(q).target_ids.tolist(),

@@ -2,19 +2,23 @@
 
 python experiments/combined_scores.py RUN [RUN ...]
 
-A run needs at least two scored attacks; base scores (--base in the audit) enter as further features, and the calibrated
-scores are set against their base values, higher being read as member. Scores whose settings differ are not compared,
-nor is a base that was asked about a part of the records (--control-records). All is computed anew from scores.parquet
-and records.parquet, and nothing is written. experiments/icp_mia/calibration.yaml makes runs for it.
+RUN is an audit, or a sweep, of which it takes every audit. A run needs at least two scored attacks; base scores
+(--base in the audit) enter as further features, and the calibrated scores are set against their base values, higher
+being read as member. Scores whose settings differ are not compared, nor is a base that was asked about a part of the
+records (--control-records). All is computed anew from scores.parquet and records.parquet, and nothing is written.
+experiments/icp_mia/calibration.yaml makes runs for it.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
-from indelible.runs import Run, read_run
+from indelible.errors import UserError
+from indelible.runs import Run, read_manifest, read_run
 from indelible.stats.blind import BLIND_ATTACK
 from indelible.stats.cohort import Cohort, Column, ColumnKey, column_auc, compare, read_cohort, read_columns, unusable
 from indelible.stats.combined import COMBINED, N_PERMUTATIONS, combine
@@ -158,6 +162,20 @@ def report(path: Path, *, seed: int, level: float, n_bootstrap: int, n_permutati
     calibration(run, columns, cohort)
 
 
+def audits(paths: Sequence[Path]) -> list[Path]:
+    """These runs; in a sweep's place its audits.
+
+    Raises:
+        UserError: one is no finished run.
+    """
+    out = []
+    for path in paths:
+        manifest = read_manifest(path)
+        cells = manifest["cells"] if manifest["kind"] == "sweep" else [{"run": path.name}]
+        out += [path.parent / cell["run"] for cell in cells if cell.get("run")]
+    return out
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description="Fitted combination and calibrated scores against their parts.")
@@ -167,9 +185,12 @@ def main() -> None:
     parser.add_argument("--bootstrap", type=int, default=2000, help="replicates")
     parser.add_argument("--permutations", type=int, default=N_PERMUTATIONS)
     args = parser.parse_args()
-    for path in args.runs:
+    for path in audits(args.runs):
         report(path, seed=args.seed, level=args.level, n_bootstrap=args.bootstrap, n_permutations=args.permutations)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        sys.exit(str(error))

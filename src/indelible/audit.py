@@ -25,13 +25,24 @@ from indelible.environment import default_out, run_facts, training_facts
 from indelible.forecast import forecast
 from indelible.interview import Interview, prepare, score_frame, unscorable
 from indelible.models.sources import locate
-from indelible.parts import control_part, records_frame, set_aside
+from indelible.parts import control_part, records_frame
 from indelible.progress import say
 from indelible.report import render
 from indelible.runs import RunDir
 from indelible.scoring.cache import AnswerCache
 from indelible.scoring.engine import ENGINE_VERSION, Counts
-from indelible.selection import FORGIVING, NEEDS, attack_facts, choose_attacks, expand, without_access, without_pool
+from indelible.selection import (
+    FORGIVING,
+    NEEDS,
+    attack_facts,
+    choose_attacks,
+    controlled,
+    expand,
+    most_of,
+    without_access,
+    without_known,
+    without_pool,
+)
 from indelible.stats.blind import BLIND_ATTACK
 from indelible.stats.combined import COMBINED
 from indelible.stats.evaluate import Evaluation, evaluate
@@ -80,14 +91,14 @@ def run_audit(
     fitted = [name for name in (BLIND_ATTACK, COMBINED) if name in expand(config.attacks)]
     check_gates(gates, [*attacks, *fitted], FPRS)
     clock = _Clock()
-    n_known = max((attack.n_known for attack in attacks.values()), default=0)
-    tables, cohort, known = distributed.from_main(lambda: _read(config, n_known))
+    tables, cohort = distributed.from_main(lambda: _read(config))
     clock("data")
     subjects = load_subjects(config, chat_data=any(t.kind == "chat" for t in tables.values()))
     target = subjects.models["target"]
     cohort, n_tokens = drop_too_long(cohort, target)
     attacks = without_pool(attacks, len(cohort.pool), asked, not_run)
     attacks = without_access(attacks, subjects.models, asked, not_run)
+    attacks, cohort = without_known(attacks, cohort, config.seed, asked, not_run)
     run = distributed.from_main(
         lambda: RunDir.open(Path(config.out or default_out("audit", config.model)), force=bool(given.get("force")))
     )
@@ -106,7 +117,7 @@ def run_audit(
     )
     resources = Resources(
         pool=cohort.pool,
-        known=known,
+        known=cohort.known,
         seed=config.seed,
         spans=lambda q: target.encode(q).spans,
         tokens=lambda q: target.encode(q).target_ids.tolist(),
@@ -116,12 +127,14 @@ def run_audit(
     audited = sorted([*cohort.members, *cohort.nonmembers], key=lambda r: r.id)  # membership shows in no order
     cache = AnswerCache(engine_version=ENGINE_VERSION) if config.cache and distributed.is_main() else None
     interview = Interview(subjects.models, cache)
+    has_control = config.base_control and "base" in subjects.models
+    on_base = controlled(attacks, subjects.models["base"], not_run) if has_control else {}
     expected = None
     if distributed.n_processes() == 1:  # of several, each would have to time its own share
-        has_control = config.base_control and "base" in subjects.models
-        part = control_part(audited, cohort, config.control_records, config.seed) if has_control else []
+        part = control_part(audited, cohort, config.control_records, config.seed) if on_base else []
         expected = forecast(
-            interview, list(attacks.values()), audited, resources, cohort=cohort, control=part, config=config,
+            interview, list(attacks.values()), audited, resources, cohort=cohort, control=part,
+            on_base=list(on_base.values()), config=config,
             load_seconds=clock.timings["models"] / len({m.fingerprint for m in subjects.models.values()}),
         )  # fmt: skip
     if expected is not None:
@@ -138,13 +151,13 @@ def run_audit(
         not_run.append({"what": "base", "reason": "no base model given (--base), so no control on it"})
     elif not config.base_control:
         not_run.append({"what": "base", "reason": "switched off (--no-base-control)"})
-    else:
+    elif on_base:
         part = control_part(records, cohort, config.control_records, config.seed)
         if len(part) < len(records):
             n_part = f"{len(part)} of {len(records)} records, drawn at random (--control-records)"
             not_run.append({"what": "base", "reason": f"on all records: the control uses {n_part}"})
-        answers = interview.ask(list(attacks.values()), part, subject="base", stage="control on the {model} model")
-        frames.append(score_frame(attacks, part, answers, "base"))
+        answers = interview.ask(list(on_base.values()), part, subject="base", stage="control on the {model} model")
+        frames.append(score_frame(on_base, part, answers, "base"))
     clock("base")
     drift = distributed.from_main(
         lambda: measure_drift(
@@ -188,12 +201,12 @@ def _find_models(config: AuditConfig) -> None:
             locate(name)
 
 
-def _read(config: AuditConfig, n_known: int) -> tuple[dict[str, Table], Cohort, tuple[Record, ...]]:
+def _read(config: AuditConfig) -> tuple[dict[str, Table], Cohort]:
     tables = read_tables(config)
     cohort = build_cohort(
         tables["members"], tables["nonmembers"], tables.get("pool"), max_records=config.max_records, seed=config.seed
     )
-    return tables, *set_aside(cohort, n_known, config.seed)
+    return tables, cohort
 
 
 def _conclude(
@@ -249,6 +262,7 @@ def _conclude(
             "n_members": len(cohort.members),
             "n_nonmembers": len(cohort.nonmembers),
             "n_pool": len(cohort.pool),
+            "n_known": len(cohort.known),
             "n_groups": frame["group"].nunique(),
             "dropped": {reason: dict(sides) for reason, sides in cohort.dropped.items()},
             "notes": list(cohort.notes),
@@ -265,7 +279,7 @@ def _conclude(
         "auditor": config.auditor,
         "training": training_facts(subjects.sources["target"].folder),
         "threat_model": {
-            "access": f"{NEEDS['logprobs' if 'logprobs' in target.access else 'text']} from the audited model"
+            "access": f"{NEEDS[most_of(target.access)]} from the audited model"
             + (" and its base" if "base" in subjects.models else ""),
             "knowledge": "the record in full; a reference pool of the same kind"
             if cohort.pool

@@ -7,11 +7,14 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
+
+from indelible.servers.address import parse_address
 
 PACKAGES = (
     "torch",
@@ -25,6 +28,9 @@ PACKAGES = (
     "pandas",
 )
 
+OPTIONAL = ("opacus", "bitsandbytes")
+"""Of extras."""
+
 
 def package_version() -> str:
     """This package's version."""
@@ -33,7 +39,10 @@ def package_version() -> str:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that decide numbers."""
-    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in PACKAGES}}
+    found = {name: importlib.metadata.version(name) for name in PACKAGES}
+    there = {d.name for d in importlib.metadata.distributions()}
+    found |= {name: importlib.metadata.version(name) for name in OPTIONAL if name in there}
+    return {"python": platform.python_version(), **found}
 
 
 def hardware(device: str) -> dict[str, Any]:
@@ -94,9 +103,16 @@ def run_facts(
     }
 
 
+SUFFIXES = (".gguf", ".csv", ".tsv", ".parquet", ".json", ".jsonl", ".yaml", ".yml")
+"""Cut from a file's name. What follows a dot in a model's name is not one of them."""
+
+
 def default_out(kind: str, name: str) -> str:
-    """`runs/KIND-NAME-N`, with the first N that holds no finished run."""
-    stem = Path(name.removeprefix("builtin:")).stem or kind
+    """`runs/KIND-NAME-N`, with the first N that holds no finished run; NAME is that of the model, file or study."""
+    if name.startswith("server:"):
+        name = parse_address(name).model or "server"
+    last = Path(name.removeprefix("builtin:"))
+    stem = re.sub(r"[^\w.+-]", "-", last.stem if last.suffix in SUFFIXES else last.name) or kind
     n = 1
     while (Path("runs") / f"{kind}-{stem}-{n}" / "manifest.json").exists():
         n += 1

@@ -124,6 +124,7 @@ def forecast(
     cohort: Cohort,
     control: Sequence[Record],
     config: AuditConfig,
+    on_base: Sequence[Attack] | None = None,
     load_seconds: float = 0.0,
 ) -> Forecast | None:
     """Let a few records of all lengths go through everything and scale to the rest; None where there are too few.
@@ -133,6 +134,7 @@ def forecast(
     Args:
         records: the audited ones, not prepared; `cohort` says which are members, for the statistics alone.
         control: those of them that go through the control on the base model; empty for none.
+        on_base: the attacks of that control, where not all.
         load_seconds: what loading one model took; the float32 check loads one, unless the audited model is in float32.
     """
     if len(records) < WORTH_IT:
@@ -145,10 +147,10 @@ def forecast(
     def total(some: Sequence[Record]) -> int:
         return sum(lengths[r.id] for r in some)
 
-    subjects = ("target", "base") if control else ("target",)
+    subjects = {"target": attacks, **({"base": attacks if on_base is None else on_base} if control else {})}
     ready = prepare(attacks, warm, resources)
-    for subject in subjects:
-        _score(attacks, ready, _ask(interview, attacks, ready, subject)[1])
+    for subject, part in subjects.items():
+        _score(part, ready, _ask(interview, part, ready, subject)[1])
     started = time.monotonic()
     prepare(attacks, [], resources)
     once = time.monotonic() - started
@@ -158,18 +160,18 @@ def forecast(
     whole = total(records) / total(pilot)
     n_before = n_embedded()
     asked, scored = {}, {}
-    for subject in subjects:
-        asked[subject], answers = _ask(interview, attacks, ready, subject)
-        scored[subject] = _score(attacks, ready, answers)
+    for subject, part in subjects.items():
+        asked[subject], answers = _ask(interview, part, ready, subject)
+        scored[subject] = _score(part, ready, answers)
     words = _new_words(n_before, n_embedded(), total(warm), total(pilot), total(records))
     stages = {"probes": once + each * whole}
     tokens = 0.0
     known = {r.id for r in (*warm, *pilot)}
-    for subject, part in zip(subjects, (records, control), strict=False):
-        left = total([r for r in part if r.id not in known]) / total(pilot)
+    for subject, about in zip(subjects, (records, control), strict=False):
+        left = total([r for r in about if r.id not in known]) / total(pilot)
         tokens += asked[subject].tokens(left)
         stages[subject] = asked[subject].seconds(left) + scored[subject].seconds(
-            total(part) / total(pilot), words * len(part) / len(records)
+            total(about) / total(pilot), words * len(about) / len(records)
         )
     stages["drift"] = check_seconds(interview, asked["target"].a_token, config, load_seconds)
     stages["statistics"] = statistics_seconds(attacks, control, cohort, lengths, config)

@@ -9,14 +9,18 @@ from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
+from indelible import distributed
 from indelible.attacks.base import Attack, Resources, score_all
 from indelible.data.chat import Encoded
 from indelible.data.records import Query, Record
 from indelible.errors import ConfigError, Unscorable
 from indelible.models.base import LanguageModel, TokenLogprobs
+from indelible.models.server import ServerModel
+from indelible.progress import say
 from indelible.scoring.cache import AnswerCache
 from indelible.scoring.engine import Answers, Counts, answer
 from indelible.scoring.replies import reply
+from indelible.scoring.staleness import still_holds
 
 
 @dataclass
@@ -44,6 +48,7 @@ class Interview:
     _found: dict[tuple[str, Query], TokenLogprobs] = field(default_factory=dict)
     _texts: dict[tuple[str, Query], str] = field(default_factory=dict)
     _failed: dict[tuple[str, Query], str] = field(default_factory=dict)
+    _compared: set[str] = field(default_factory=set)
 
     def ask(
         self,
@@ -103,6 +108,7 @@ class Interview:
     def _ask(self, model: LanguageModel, queries: Sequence[Query], stage: str) -> None:
         """Have the model answer what it has not answered yet: log-probabilities first, then texts."""
         key = model.fingerprint
+        self._compare(model, queries)
         known = {q for q in queries if any((key, q) in told for told in (self._found, self._texts, self._failed))}
         for ask, is_text, work in ((answer, False, self.scoring), (reply, True, self.writing)):
             part = [q for q in queries if (q.reply is not None) == is_text]
@@ -118,6 +124,19 @@ class Interview:
             self._found.update({(key, q): a for q, a in said.found.items()})
             self._texts.update({(key, q): text for q, text in said.texts.items()})
             self._failed.update({(key, q): why for q, why in said.failed.items()})
+
+    def _compare(self, model: LanguageModel, queries: Sequence[Query]) -> None:
+        """Once a server: do its answers at hand still hold? If not, none of them is used."""
+        if not isinstance(model, ServerModel) or model.fingerprint in self._compared:
+            return
+        cache = self.cache
+        holds = distributed.from_main(lambda: still_holds(model, queries, cache) if cache is not None else None)
+        if holds is not None:
+            self._compared.add(model.fingerprint)
+        if holds is False:
+            say(f"{model.name} answers otherwise than before, as other weights would: answers at hand are not used")
+            if cache is not None:
+                cache.distrust(model.fingerprint)
 
 
 def _encoded(model: LanguageModel, query: Query) -> Encoded:

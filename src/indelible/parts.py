@@ -13,24 +13,33 @@ from indelible.data.splits import Cohort, draw_part
 from indelible.errors import ConfigError
 
 
-def set_aside(cohort: Cohort, n_known: int, seed: int) -> tuple[Cohort, tuple[Record, ...]]:
-    """The cohort without `n_known` members, whole groups, and those: known to the attacker, never scored.
+def set_aside(cohort: Cohort, n_known: int, seed: int) -> Cohort:
+    """The cohort with at least `n_known` of its members set aside, whole groups: known to the attacker, never scored.
 
     Raises:
-        ConfigError: no more members than that.
+        ConfigError: no other member would be left.
     """
     if n_known == 0:
-        return cohort, ()
-    if len(cohort.members) <= n_known:
-        raise ConfigError(
-            f"{n_known} known members are to be set aside of {len(cohort.members)}: give more members, or leave out "
-            "con-recall"
-        )
-    known = draw_part(cohort.members, n_known, seed, "known")
-    ids = {r.id for r in known} | {r.id for r in cohort.members if r.group and r.group in {k.group for k in known}}
-    rest = tuple(r for r in cohort.members if r.id not in ids)
-    note = f"{len(cohort.members) - len(rest)} of {len(cohort.members)} members set aside as known, never scored"
-    return replace(cohort, members=rest, notes=(*cohort.notes, note)), tuple(known)
+        return cohort
+    for n in range(n_known, len(cohort.members)):
+        drawn = draw_part(cohort.members, n, seed, "known")
+        groups = {r.group or r.id for r in drawn}
+        known = tuple(r for r in cohort.members if (r.group or r.id) in groups)
+        if len(known) >= n_known:
+            break
+    else:
+        known = cohort.members
+    if len(known) == len(cohort.members):
+        raise ConfigError(too_few_members(n_known, len(cohort.members)))
+    out = {r.id for r in known}
+    rest = tuple(r for r in cohort.members if r.id not in out)
+    note = f"{len(known)} of {len(cohort.members)} members set aside as known, never scored"
+    return replace(cohort, members=rest, known=known, notes=(*cohort.notes, note))
+
+
+def too_few_members(n_known: int, n_members: int) -> str:
+    """Why members cannot be set aside."""
+    return f"{n_known} known members are to be set aside, whole groups, of {n_members}: give more members"
 
 
 def control_part(records: Sequence[Record], cohort: Cohort, n_most: int | None, seed: int) -> list[Record]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from indelible.attacks import ATTACKS, COMPAT, FITTED, Attack, make_attack
 from indelible.attacks.label_only import LabelOnly
 from indelible.config import AuditConfig
+from indelible.data.splits import Cohort
 from indelible.errors import ConfigError, did_you_mean
 from indelible.interview import too_small_pool
-from indelible.models.base import LanguageModel
+from indelible.models.base import Access, LanguageModel
 from indelible.models.sources import locate
+from indelible.parts import set_aside
 from indelible.stats.blind import BLIND_ATTACK
 from indelible.stats.combined import COMBINED, N_FOLDS, N_REPEATS, PENALTY_C
 
@@ -23,6 +25,13 @@ NEEDS: dict[str, str] = {
     "text": "replies",
 }
 """What the `access` of an attack asks of a model."""
+
+MOST_FIRST: tuple[Access, ...] = ("logprobs", "top-k", "text")
+
+
+def most_of(access: Collection[Access]) -> Access:
+    """The most telling thing that a model gives of a text."""
+    return next(given for given in MOST_FIRST if given in access)
 
 
 FORGIVING = "leave out what cannot run"
@@ -101,6 +110,26 @@ def without_pool(
     return kept
 
 
+def without_known(
+    attacks: Mapping[str, Attack], cohort: Cohort, seed: int, given: Mapping[str, Any], not_run: list[dict[str, str]]
+) -> tuple[dict[str, Attack], Cohort]:
+    """The attacks for which members can be set aside, and the cohort with as many set aside as they need.
+
+    Raises:
+        ConfigError: an attack asked for by name needs more members than there are.
+    """
+    kept = dict(attacks)
+    for name in sorted(attacks, key=lambda name: -attacks[name].n_known):
+        try:
+            return kept, set_aside(cohort, max((a.n_known for a in kept.values()), default=0), seed)
+        except ConfigError as error:
+            if asked_by_name(given):
+                raise ConfigError(f"{error}, or leave out {name}") from error
+            not_run.append({"what": name, "reason": str(error)})
+            del kept[name]
+    return kept, cohort
+
+
 def without_access(
     attacks: Mapping[str, Attack],
     models: Mapping[str, LanguageModel],
@@ -128,7 +157,36 @@ def without_access(
             raise ConfigError(f"{why}: leave it out, or give a model on this machine")
         not_run.append({"what": name, "reason": why})
     if not kept:
-        raise ConfigError("no attack left to run: the model gives too little for any of them")
+        raise ConfigError(_nothing_left(attacks, models["target"]))
+    return kept
+
+
+def _nothing_left(attacks: Collection[str], target: LanguageModel) -> str:
+    """That no attack can run, and which could."""
+    others = []
+    for name in (name for name in ATTACKS if name not in attacks):
+        attack = make_attack(name)
+        attack = attack.asking(target.access) if isinstance(attack, LabelOnly) else attack
+        if attack.access_to("target") in {*target.access, "none"}:
+            others.append(name)
+    able = f"; with what it gives there are --attacks {','.join(others)}" if others else ""
+    more = "" if "logprobs" in target.access else "; a server may give more with tokenizer=FOLDER in its address"
+    return f"no attack left to run: {target.name} gives too little for {', '.join(attacks)}{able}{more}"
+
+
+def controlled(attacks: Mapping[str, Attack], base: LanguageModel, not_run: list[dict[str, str]]) -> dict[str, Attack]:
+    """The attacks that the base model can answer in the target's place; the others have no control on it, as `not_run`
+    says."""
+    kept, closed = {}, []
+    for name, attack in attacks.items():
+        if attack.access_to("target") in {*base.access, "none"}:
+            kept[name] = attack
+        else:
+            closed.append(name)
+    if closed:
+        needed = ", ".join(dict.fromkeys(NEEDS[attacks[name].access_to("target")] for name in closed))
+        why = f"for {', '.join(closed)}: {base.name} does not give {needed}"
+        not_run.append({"what": "base", "reason": why})
     return kept
 
 

@@ -105,7 +105,7 @@ def load_subjects(config: AuditConfig, *, chat_data: bool) -> Subjects:
         models["base"], sources["base"] = _load(config.base, replace(options, chat_data=False), chat=target.chat)
     if config.reference is not None:
         other, sources["reference"] = _load(config.reference, replace(options, chat_data=False))
-        if isinstance(other, CausalModel) and other.chat.name != "tokenizer" and target.chat is not None:
+        if other.chat is not None and other.chat.name != "tokenizer" and target.chat is not None:
             other = replace(other, chat=replace(target.chat, tokenizer=other.chat.tokenizer))
         models["reference"] = other
     if config.generator is not None:

@@ -19,7 +19,7 @@ import pytest
 from indelible.attacks import ATTACKS, COMPAT, FITTED, make_attack
 from indelible.attacks.base import Access, Attack, Resources, score_all
 from indelible.data.records import Message, Query, Record
-from indelible.errors import ConfigError
+from indelible.errors import ConfigError, Unscorable
 from indelible.interview import Interview, prepare, score_frame
 from indelible.models.base import TokenLogprobs
 from indelible.models.load import LoadOptions, load_model
@@ -460,3 +460,12 @@ def test_compat_settings_are_settings_and_fitted_scores_are_no_attacks() -> None
         for name, settings in presets.items():
             assert dataclasses.asdict(make_attack(name, settings)).items() >= settings.items()
     assert not set(FITTED) & set(ATTACKS)
+
+
+def test_dc_pdd_has_no_score_on_a_model_with_other_tokens(asked: Asked) -> None:
+    record, attack = asked.records[0], asked.attacks["dc-pdd"]
+    ids = asked.answers.tokens(Query(record.messages, record.target))
+    for other in ([*ids, 1], [ids[0] + 1, *ids[1:]]):
+        answers = dataclasses.replace(asked.answers, tokens=lambda _, other=other: other)
+        with pytest.raises(Unscorable, match="other tokens"):
+            attack.score(record, answers)

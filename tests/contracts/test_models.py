@@ -21,6 +21,7 @@ from indelible.models.base import LanguageModel
 from indelible.models.builtin import builtin_folder
 from indelible.models.causal import CausalModel
 from indelible.models.load import LoadOptions, load_model
+from indelible.models.sources import locate
 from indelible.training.peft import add_adapter
 
 FLOAT32 = LoadOptions(device="cpu", dtype="float32")
@@ -89,6 +90,22 @@ def test_a_fingerprint_is_stable_over_reloads_and_unlike_any_other(models, lora_
     reloaded = load_model(str(lora_toy), FLOAT32)[0]
     assert reloaded.fingerprint == models["adapted"].fingerprint
     assert reloaded.as_base().fingerprint == models["base of adapted"].fingerprint
+
+
+def test_equal_weights_are_one_model_whatever_their_training_says_of_itself(models, lora_toy: Path, tmp_path) -> None:
+    again = shutil.copytree(lora_toy, tmp_path / "again")
+    told = json.loads((again / "training.json").read_text())
+    (again / "training.json").write_text(json.dumps({**told, "seconds": 9e9}))
+    assert load_model(str(again), FLOAT32)[0].fingerprint == models["adapted"].fingerprint
+    (again / "training.json").write_text(json.dumps({**told, "system": "Be kind."}))
+    assert locate(str(again)).fingerprint() != locate(str(lora_toy)).fingerprint()
+    # another adapter over the same base: the base is one model
+    (again / "training.json").write_text(json.dumps(told))
+    weights = again / "adapter_model.safetensors"
+    save_file({name: tensor + 1 for name, tensor in load_file(weights).items()}, weights)
+    other = load_model(str(again), FLOAT32)[0]
+    assert other.fingerprint != models["adapted"].fingerprint
+    assert other.as_base().fingerprint == models["base of adapted"].fingerprint
 
 
 def test_the_base_view_shares_its_weights_with_the_adapted_model(models) -> None:

@@ -18,14 +18,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indelible.data.records import Message, Query, Reply
+from indelible.attacks import make_attack
+from indelible.data.records import Message, Query, Record, Reply
 from indelible.errors import ModelError, Unscorable
+from indelible.interview import Interview
 from indelible.models.base import LanguageModel
 from indelible.models.generation import end_marker
 from indelible.models.server import ServerModel
 from indelible.scoring.cache import AnswerCache
 from indelible.scoring.engine import answer
 from indelible.scoring.replies import reply
+from indelible.scoring.staleness import still_holds
 from indelible.servers.load import describe_server, load_server
 
 Ask = Callable[[str, dict[str, Any]], dict[str, Any]]
@@ -658,3 +661,36 @@ def test_replies_made_before_a_server_broke_are_kept(plain, tmp_path: Path) -> N
         left[0] = 2
         assert len(reply(found, queries, cache=cache)[0].texts) == 6
     cache.close()
+
+
+def test_answers_at_hand_are_not_used_where_the_server_answers_otherwise_by_now(
+    model: ServerModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = [Record(f"r{i}", ASKED, f"It is on day {i}, with Dr. Arger.") for i in range(12)]
+    attack = make_attack("loss")
+    fresh = Interview({"target": model}).ask([attack], records).found
+    cache = AnswerCache(tmp_path, engine_version=0)
+    assert still_holds(model, list(fresh), cache) is None
+    cache.write(model.fingerprint, list(fresh.items()))
+    assert still_holds(model, list(fresh), cache) is True
+    same = Interview({"target": model}, cache)
+    same.ask([attack], records)
+    assert same.counts.cached == 12
+
+    cache.write(model.fingerprint, [(q, replace(a, logprobs=a.logprobs - 0.3)) for q, a in fresh.items()])
+    assert still_holds(model, list(fresh), cache) is False
+    interview = Interview({"target": model}, cache)
+    found = interview.ask([attack], records).found
+    assert interview.counts.cached == 0
+    assert all(np.allclose(found[q].logprobs, fresh[q].logprobs, atol=1e-4) for q in fresh)
+    assert "answers at hand are not used" in capsys.readouterr().err
+    cache.close()
+    again = AnswerCache(tmp_path, engine_version=0)  # the new answers took the places of the old
+    assert still_holds(model, list(fresh), again) is True
+
+    asked = [replace(q, target="", reply=Reply(6)) for q in list(fresh)[:4]]
+    texts = reply(model, asked, cache=again)[0].texts
+    assert still_holds(model, asked, again) is True
+    again.write_texts(model.fingerprint, [(q, "x" + text) for q, text in texts.items()])
+    assert still_holds(model, asked, again) is False
+    again.close()

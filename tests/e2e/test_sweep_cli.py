@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from sweep_runs import STUDY, Call, counted, found, metrics, runner, study
 
 from indelible.runs import verify
@@ -139,6 +140,15 @@ def test_studies_with_a_folder_in_common_train_and_audit_once_what_is_equal(call
     assert "at hand" in err
     assert done == {"trainings": 1, "audits": 3}
     assert not Path("two-work").exists()
+    cells = json.loads(Path("two/manifest.json").read_text())["cells"]
+    assert all(Path(cell["run"]).is_dir() for cell in cells)  # from the folder that holds the sweep's
+    named = study(**common, audit={**audit, "max_records": 14}, axes={})  # an equal cell under another name
+    assert call("sweep", named, "--out", "four", "--work", "shared")[0] == 0
+    assert done == {"trainings": 1, "audits": 3}
+    with FileLock("shared/.lock"):
+        code, _, err = call("sweep", second, "--out", "five", "--work", "shared")
+    assert code == 2
+    assert "another sweep is running in shared" in err
     alike = [found(Path(out), "auc", axes={"n": "12"}, attack="loss", seed=0) for out in ("one", "two")]
     assert alike[0] == alike[1]
     code, _, err = call("sweep", second, "--out", "three", "--work", "study.yaml")

@@ -157,7 +157,7 @@ def test_the_error_of_a_difference_on_the_same_records_is_delongs() -> None:
     oracle = paired_delong(a["score"][side], a["score"][~side], b["score"][side], b["score"][~side])
     assert found is not None
     assert found.value == pytest.approx(oracle.difference, abs=1e-12)
-    assert found.interval(1.959964) == pytest.approx((oracle.interval.low, oracle.interval.high), abs=1e-6)
+    assert found.interval(0.95) == pytest.approx((oracle.interval.low, oracle.interval.high), abs=1e-6)
     assert found.error < 0.25  # far below that of two numbers that know nothing of each other
 
 
@@ -208,20 +208,24 @@ def test_pulls_of_a_mean_are_its_standard_error() -> None:
 def test_numbers_without_pulls_are_taken_as_independent() -> None:
     found = contrast([{0: Measured(0.8, 0.03)}, {0: Measured(0.6, 0.04)}], [1, -1])
     assert found == Contrast(pytest.approx(0.2), pytest.approx(0.05))
-    assert (found.sign(3.9), found.sign(4.1)) == (1, 0)
+    assert (found.sign(0.9999), found.sign(0.99999)) == (1, 0)  # 3.89 and 4.42 standard errors
     # a separation without any variance falls back on the numbers' own intervals
     flat = {"a": 0.0, "b": 0.0}
     found = contrast([{0: Measured(1.0, 0.03, flat)}, {0: Measured(0.5, 0.04, flat)}], [1, -1])
     assert found == Contrast(0.5, pytest.approx(0.05))
     assert contrast([{0: Measured(0.8, None)}, {0: Measured(0.6, 0.1)}], [1, -1]) == Contrast(pytest.approx(0.2), None)
-    assert Contrast(9.0, None).sign(1.96) == 0
+    assert Contrast(9.0, None).sign(0.95) == 0
 
 
 def test_more_seeds_make_the_error_smaller_unless_they_differ() -> None:
     alike = [Contrast(0.10 + 0.001 * i, 0.05) for i in range(4)]
     assert pooled(alike) == Contrast(pytest.approx(0.1015), pytest.approx(0.05 / 2))
     apart = [Contrast(value, 0.05) for value in (-0.2, 0.4)]
-    assert pooled(apart) == Contrast(pytest.approx(0.1), pytest.approx(np.std([-0.2, 0.4], ddof=1) / math.sqrt(2)))
+    error = np.std([-0.2, 0.4], ddof=1) / math.sqrt(2)
+    found = pooled(apart)
+    assert found == Contrast(pytest.approx(0.1), pytest.approx(error), freedom=1)
+    # Student's interval: two seeds that differ by more than records explain tell their scatter poorly
+    assert found.interval(0.95) == pytest.approx((0.1 - 12.7062 * error, 0.1 + 12.7062 * error), rel=1e-5)
     assert pooled([]) is None
     # only seeds that have both numbers count
     a, b = {0: Measured(0.8, 0.03), 1: Measured(0.2, 0.03)}, {0: Measured(0.6, 0.04)}

@@ -55,11 +55,17 @@ FITTED: dict[str, str] = {
 }
 """Scores fitted on membership labels. They live in `stats/` and are never evidence: a control, and an upper view."""
 
+_RELEASED_SP = {"k": 20, "rate": 0.7, "unit": "icp-mia", "placeholder": "word", "reduce": "mean", "probes": "best"}
+_RELEASED_REF = {"k": 10, "embed": "icp-mia", "reduce": "mean", "probes": "best", "strip": True}
+
 COMPAT: dict[str, dict[str, dict[str, Any]]] = {
-    # What the released code does (not what the paper says): see docs/methods.md.
+    # What the released code does (not what the paper says): see docs/methods.md. A calibrated score, which it has not,
+    # subtracts the base's on the same probes, and makes them in the same way.
     "icp-mia": {
-        "icp-sp": {"k": 20, "rate": 0.7, "unit": "icp-mia", "placeholder": "word", "reduce": "mean", "probes": "best"},
-        "icp-ref": {"k": 10, "embed": "icp-mia", "reduce": "mean", "probes": "best", "strip": True},
+        "icp-sp": _RELEASED_SP,
+        "icp-sp-cal": _RELEASED_SP,
+        "icp-ref": _RELEASED_REF,
+        "icp-ref-cal": _RELEASED_REF,
     }
 }
 

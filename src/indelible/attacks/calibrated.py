@@ -88,6 +88,10 @@ class DcPdd(Attack):
     def _numbers(self) -> str:
         return "log-frequency of first occurrences"
 
+    @property
+    def _ids(self) -> str:
+        return "token ids by the audited model"
+
     def prepare(self, records: Sequence[Record], resources: Resources) -> list[Record]:
         if resources.tokens is None:
             raise ConfigError("dc-pdd needs a local model's tokenizer: leave it out")
@@ -97,10 +101,11 @@ class DcPdd(Attack):
         for record in records:
             seen: set[int] = set()
             numbers = []
-            for token in resources.tokens(plain(record)):
+            ids = resources.tokens(plain(record))
+            for token in ids:
                 numbers.append(math.nan if token in seen else math.log((counts[token] + 1) / total))
                 seen.add(token)
-            out.append(record.with_numbers(self._numbers, numbers))
+            out.append(record.with_numbers(self._numbers, numbers).with_numbers(self._ids, [float(i) for i in ids]))
         return out
 
     def queries(self, record: Record, answers: Answers) -> Sequence[Query]:
@@ -109,6 +114,12 @@ class DcPdd(Attack):
     def score(self, record: Record, answers: Answers) -> float:
         logprobs = answers[plain(record)].logprobs.astype(np.float64)
         frequencies = np.asarray(record.numbers[self._numbers])
+        if answers.tokens is not None and [float(i) for i in answers.tokens(plain(record))] != [
+            *record.numbers[self._ids]
+        ]:
+            raise Unscorable(
+                "this model has other tokens for the answer than the audited one, whose frequencies are at hand"
+            )
         if len(logprobs) == 0:
             raise Unscorable("no scored token")
         if not np.isfinite(logprobs).all():

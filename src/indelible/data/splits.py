@@ -43,6 +43,7 @@ class Cohort:
     Attributes:
         members, nonmembers: the audited records, in the order of their ids.
         pool: reference records: never scored, never members.
+        known: members that the attacker knows for certain: set aside after all else, never scored.
         dropped: reason (a key of `REASONS`) -> side -> count. With the kept ones they add up to the rows read; records
             reserved for the pool count as read on the non-members' side.
         notes: what was decided, one sentence each.
@@ -53,6 +54,7 @@ class Cohort:
     pool: tuple[Record, ...]
     dropped: Mapping[str, Mapping[str, int]]
     notes: tuple[str, ...]
+    known: tuple[Record, ...] = ()
 
 
 def build_cohort(
@@ -141,14 +143,12 @@ def build_cohort(
 
 
 def split_frame(cohort: Cohort) -> pd.DataFrame:
-    """The split ledger: one row a record, with `record_id`, `member` (bool), `group`, `side`."""
+    """The split ledger: one row a record, with `record_id`, `member` (bool), `group`, `side` (`known`: a member that is
+    not scored)."""
     import pandas as pd
 
-    rows = [
-        (r.id, side == "member", r.group, side)
-        for side, records in zip(SIDES, (cohort.members, cohort.nonmembers, cohort.pool), strict=True)
-        for r in records
-    ]
+    sides = {"member": cohort.members, "nonmember": cohort.nonmembers, "pool": cohort.pool, "known": cohort.known}
+    rows = [(r.id, side in ("member", "known"), r.group, side) for side, records in sides.items() for r in records]
     frame = pd.DataFrame(rows, columns=["record_id", "member", "group", "side"])
     return frame.astype({"record_id": str, "member": bool, "group": str, "side": str})
 

@@ -51,6 +51,7 @@ class CausalModel:
     kv_memory: int = KV_MEMORY
     rotary_limit: int = 1 << 62  # beyond it the rotary embedding depends on the longest query of a pass
     packs: bool = False  # proved by `runs_packs`
+    base_fingerprint: str = ""  # of what lies under an adapter, and the tokenizer
 
     @property
     def access(self) -> frozenset[Access]:
@@ -59,8 +60,10 @@ class CausalModel:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with the weights, the adapter, the rendering and the dtype."""
-        parts = (self.weights_fingerprint, self.adapter is not False, self.chat.fingerprint, str(self.dtype))
+        """Changes with the weights, the adapter, the rendering and the dtype. Adapters over one base, switched off, are
+        one model."""
+        weights = self.base_fingerprint if self.adapter is False else self.weights_fingerprint
+        parts = (weights, self.adapter is not False, self.chat.fingerprint, str(self.dtype))
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
     @property

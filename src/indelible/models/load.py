@@ -89,11 +89,13 @@ def load_model(given: str, options: LoadOptions, *, base: str | None = None) -> 
     if options.images:
         check_vision(under)
     module = load_module(under, dtype=dtype, device=device, trust_remote_code=options.trust_remote_code, auto=auto)
-    fingerprint = under.fingerprint()
+    fingerprint = base = under.fingerprint()
+    tokenizer = load_tokenizer(source, under, trust_remote_code=options.trust_remote_code)
     if source.kind == "adapter":
         module = _adapted(module, source)
-        fingerprint = hashlib.sha256((fingerprint + source.fingerprint()).encode()).hexdigest()
-    tokenizer = load_tokenizer(source, under, trust_remote_code=options.trust_remote_code)
+        fingerprint = _digest(fingerprint, source.fingerprint())
+        words = getattr(tokenizer, "backend_tokenizer", None)
+        base = _digest(base, words.to_str()) if words is not None else fingerprint
     if options.images:
         take_processor_template(tokenizer, source, under)
     system = options.system if options.system is not None else trained_system(source.folder)
@@ -102,7 +104,8 @@ def load_model(given: str, options: LoadOptions, *, base: str | None = None) -> 
     n_parameters = sum(p.numel() for p in module.parameters())
     model = CausalModel(
         name=given,
-        weights_fingerprint=hashlib.sha256((fingerprint + options.quantise).encode()).hexdigest(),
+        weights_fingerprint=_digest(fingerprint, options.quantise),
+        base_fingerprint=_digest(base, options.quantise),
         module=module,
         chat=chat,
         device=device,
@@ -127,6 +130,10 @@ def load_model(given: str, options: LoadOptions, *, base: str | None = None) -> 
     if source.kind == "adapter":
         check_adapter(model)
     return model, source
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
 def bound_kernels() -> None:

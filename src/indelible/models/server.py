@@ -6,6 +6,7 @@ for where the server was seen to give them. Without it the server renders messag
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,7 +72,7 @@ class ServerModel:
             given.add("top-k")
         return frozenset(given)
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         """Changes with everything but the weights: see the class."""
         tokenizer = self.chat.tokenizer.backend_tokenizer.to_str() if self.chat is not None else ""

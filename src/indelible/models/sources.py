@@ -32,12 +32,21 @@ class Source:
     quantise: str = "none"
 
     def fingerprint(self) -> str:
-        """SHA-256 over the weight, config and tokenizer files (names and contents)."""
-        digest = hashlib.sha256()
+        """SHA-256 over the weight, config and tokenizer files (names and contents), and the system turn of training.
+
+        What a training says of itself (how long it took, where it wrote) does not count: equal weights are one model.
+        """
+        digest = hashlib.sha256(f"system:{trained_system(self.folder)};".encode())
         for path in sorted(self.folder.iterdir()):
-            if path.suffix in {".safetensors", ".json", ".jinja", ".model", ".txt"} and path.name != "source.json":
+            if (
+                path.suffix in {".safetensors", ".json", ".jinja", ".model", ".txt"}
+                and path.name not in _NOT_OF_THE_MODEL
+            ):
                 digest.update(f"{path.name}:{file_sha256(path)};".encode())
         return digest.hexdigest()
+
+
+_NOT_OF_THE_MODEL = ("source.json", "training.json", "epochs.json", "trainer_state.json")
 
 
 def locate(given: str, *, quantise: str = "none") -> Source:

@@ -37,6 +37,7 @@ class AnswerCache:
         os.chmod(self.folder, 0o700)
         self._secret = self._read_secret()
         self._version = engine_version
+        self._distrusted: set[str] = set()
         self._db = sqlite3.connect(self.folder / "answers.sqlite", timeout=60)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")
@@ -60,6 +61,8 @@ class AnswerCache:
 
     def read(self, fingerprint: str, queries: Sequence[Query]) -> dict[Query, TokenLogprobs]:
         """The answers that are there."""
+        if fingerprint in self._distrusted:
+            return {}
         found: dict[Query, TokenLogprobs] = {}
         for query in queries:
             key = self._key(fingerprint, query)
@@ -83,6 +86,8 @@ class AnswerCache:
 
     def read_texts(self, fingerprint: str, queries: Sequence[Query]) -> dict[Query, str]:
         """The replies that are there."""
+        if fingerprint in self._distrusted:
+            return {}
         found: dict[Query, str] = {}
         for query in queries:
             key = self._key(fingerprint, query)
@@ -103,6 +108,10 @@ class AnswerCache:
         """Mask bytes with the key's own stream; the same again brings them back."""
         stream = hashlib.shake_256(self._secret + key).digest(len(raw))
         return bytes(a ^ b for a, b in zip(raw, stream, strict=True))
+
+    def distrust(self, fingerprint: str) -> None:
+        """Give no answer of this model from now on; new ones take the places of the old."""
+        self._distrusted.add(fingerprint)
 
     def close(self) -> None:
         """Close the file."""

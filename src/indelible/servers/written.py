@@ -68,7 +68,7 @@ def converse(endpoint: Endpoint, how: Writing, messages: Sequence[Mapping[str, s
     """A reply to messages that the server renders.
 
     Raises:
-        Unscorable: the server gave no text, or cannot go on with a reply that is begun.
+        Unscorable: the server gave no text, cut the messages, or cannot go on with a reply that is begun.
         Rejected: it refuses the question.
     """
     settings = _settings(how, reply, seed, "")
@@ -77,7 +77,11 @@ def converse(endpoint: Endpoint, how: Writing, messages: Sequence[Mapping[str, s
             raise Unscorable("the server's chat does not go on with a reply that is begun: give the model's tokenizer")
         messages = [*messages, {"role": "assistant", "content": reply.begun}]
         settings |= GO_ON if how.begins == "follows" else {}
-    choice = first_choice(endpoint.chat(messages, **settings))
+    found = endpoint.chat(messages, **settings)
+    choice, n_read = first_choice(found), prompt_tokens(found)
+    n_words = sum(len(m["content"].split()) for m in messages)  # no tokenizer puts two of them into one token
+    if n_read is not None and n_read < n_words:
+        raise Unscorable(f"the server read {n_read} tokens of messages of {n_words} words")
     message = choice.get("message")
     text = _text(choice, message.get("content") if isinstance(message, dict) else None, "")
     if reply.begun and how.begins == "repeats":

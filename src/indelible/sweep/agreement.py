@@ -72,7 +72,7 @@ def _tables(numbers: Numbers, table: PaperTable) -> Iterator[dict[str, Any]]:
 
 def _single(numbers: Numbers, known: float, ours: Number) -> str:
     found = contrast([ours], [1.0])
-    ends = None if found is None else found.interval(numbers.z)
+    ends = None if found is None else found.interval(numbers.level)
     value = mean(ours) or 0.0
     return f"{value:.3f}" + ("" if ends is None else f" [{ends[0]:.3f}, {ends[1]:.3f}]") + f" here, {known:.3f} there"
 
@@ -89,7 +89,7 @@ def _pairs(numbers: Numbers, table: PaperTable, cells: Cells) -> tuple[Tally, in
             continue
         found = difference(a, b)
         if found is not None:
-            tally.add(found.sign(numbers.z) * (1 if paper_a > paper_b else -1))
+            tally.add(found.sign(numbers.level) * (1 if paper_a > paper_b else -1))
     return tally, n_left
 
 

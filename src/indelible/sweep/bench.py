@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from typing import Any
 
 from indelible.config import TrainConfig
 from indelible.data.records import Query
+from indelible.environment import versions
 from indelible.errors import UserError
 from indelible.models.sources import locate
 from indelible.progress import say
@@ -67,7 +69,7 @@ class Bench:
             return self._given_key(str(plan.path))
         start = self.state_key(cell, plan.start)
         training = training_config(plan, cell.seed).model_dump(mode="json", exclude={"model", "train", "out", "data"})
-        return digest(code_digest(TRAINER), start, self.training_set(cell, plan).sha256, training)
+        return digest(code_digest(TRAINER), machine(), start, self.training_set(cell, plan).sha256, training)
 
     def state_key(self, cell: Cell, label: str) -> str:
         """A hash of a model's weights: the training's, at its epoch."""
@@ -101,11 +103,12 @@ class Bench:
         hashes = {key: self.state_key(cell, label) for key, label in models.items()}
         hashes |= {key: self.set_of(cell, name).sha256 for key, name in sets.items()}
         source = code_digest(AUDITOR if cell.measure is None else f"indelible.sweep.{cell.measure.kind}")
-        return digest(source, cell.seed, self.config.level, settings | hashes)
+        return digest(source, machine(), cell.seed, self.config.level, settings | hashes)
 
     def folder(self, cell: Cell) -> Path:
-        """The run directory of a cell."""
-        return self.work / "cells" / f"{cell.slug}-{self.cell_key(cell)[:10]}"
+        """The run directory of a cell: that of an equal one, whatever another study called it, where there is one."""
+        cells, key = self.work / "cells", self.cell_key(cell)[:10]
+        return min(cells.glob(f"*-{key}"), default=cells / f"{cell.slug}-{key}")
 
     def finished(self, cell: Cell) -> bool:
         """Whether a cell is at hand."""
@@ -122,7 +125,7 @@ class Bench:
         wanted = self._epochs.get(folder.name, frozenset())
         ends = read_json(folder / EPOCHS, dict) if (folder / EPOCHS).exists() else None
         if ends is None or not wanted <= {int(epoch) for epoch in ends}:
-            self._train(cell, label, folder, wanted)
+            self._train(cell, label, folder, wanted | {int(epoch) for epoch in ends or ()})
             ends = read_json(folder / EPOCHS, dict)
         if plan.epoch in (None, training_config(plan, cell.seed).epochs):
             return str(folder)
@@ -249,6 +252,15 @@ class Bench:
     def forget(self, key: str) -> None:
         """Delete a model's weights; its log stays."""
         shutil.rmtree(self.work / "models" / key, ignore_errors=True)
+
+
+@functools.cache
+def machine() -> list[Any]:
+    """What decides numbers beside settings and sources: versions of packages, and what `auto` comes to here."""
+    from indelible.models.causal import default_device, default_dtype
+
+    device = default_device()
+    return [versions(), str(device), str(default_dtype(device))]
 
 
 def _by_content(settings: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -219,15 +220,16 @@ def drops_to_draw(config: SweepConfig, done: Sequence[Done]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
-def cell_facts(bench: Bench, done: Sequence[Done]) -> list[Row]:
-    """The manifest's `cells`: where each is, what it took, what it left out; or why it did not run."""
+def cell_facts(bench: Bench, done: Sequence[Done], beside: Path) -> list[Row]:
+    """The manifest's `cells`: where each is, from the folder `beside`, what it took and left out; or why it did not
+    run."""
     out = []
     for number, one in enumerate(done):
         facts: Row = {"cell": number, "axes": dict(one.cell.labels), "seed": one.cell.seed, "reason": one.reason}
         if one.path is not None:
             manifest = read_manifest(one.path)
             facts |= {
-                "run": str(Path(bench.work.name) / one.path.relative_to(bench.work)),
+                "run": os.path.relpath(one.path, beside),
                 "device": (manifest.get("hardware") or {}).get("device"),
                 "seconds": round(math.fsum((manifest.get("timings") or {}).values()), 1),
                 "counts": manifest.get("counts"),

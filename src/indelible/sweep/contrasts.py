@@ -39,18 +39,23 @@ Number = Mapping[int, Measured]
 
 @dataclass(frozen=True)
 class Contrast:
-    """A weighted sum of numbers, and its standard error over records and seeds; None where nothing tells it."""
+    """A weighted sum of numbers, and its standard error over records and seeds; None where nothing tells it. `freedom`:
+    the degrees of freedom of that error, n - 1 where it comes from the scatter of n seeds."""
 
     value: float
     error: float | None
+    freedom: float = math.inf
 
-    def interval(self, z: float) -> tuple[float, float] | None:
-        """value -+ z error."""
-        return None if self.error is None else (self.value - z * self.error, self.value + z * self.error)
+    def interval(self, level: float) -> tuple[float, float] | None:
+        """value -+ t error, t the quantile for this level and freedom (normal where that is infinite)."""
+        if self.error is None:
+            return None
+        half = self.error * (normal_quantile(level) if math.isinf(self.freedom) else t_quantile(level, self.freedom))
+        return self.value - half, self.value + half
 
-    def sign(self, z: float) -> int:
+    def sign(self, level: float) -> int:
         """1 or -1 where the interval leaves zero out on that side, else 0: too close to tell."""
-        ends = self.interval(z)
+        ends = self.interval(level)
         if ends is None:
             return 0
         return 1 if ends[0] > 0 else -1 if ends[1] < 0 else 0
@@ -83,6 +88,13 @@ class Numbers:
         if low is not None and high is not None:
             error = (float(high) - float(low)) / 2 / normal_quantile(row.get("level") or self.level)
         return Measured(float(row["value"]), error, self.pulls.get(row_key(row)))
+
+
+def t_quantile(level: float, freedom: float) -> float:
+    """Half the width of Student's two-sided interval, in standard errors."""
+    from scipy.stats import t
+
+    return float(t.ppf(0.5 + level / 2, freedom))
 
 
 def mean(number: Number) -> float | None:
@@ -124,8 +136,8 @@ def pooled(found: Sequence[Contrast]) -> Contrast | None:
 
     Variance: max(mean of squared errors, variance between seeds) / n, the moment estimate where seeds differ by chance
     of their own too (random effects with equal weights; the part between seeds never below zero). More seeds make it
-    smaller. With two or three of them their scatter is known poorly, so an interval may be too narrow
-    where trainings differ by more than records do. None without a seed.
+    smaller. Where the variance between seeds decides it has n - 1 degrees of freedom: two or three seeds tell their
+    scatter poorly, and the t interval is as wide as that asks for. None without a seed.
     """
     if not found:
         return None
@@ -134,4 +146,6 @@ def pooled(found: Sequence[Contrast]) -> Contrast | None:
     within = statistics.fmean(e * e for e in errors) if len(errors) == len(found) else None
     between = statistics.variance(values) if len(values) > 1 else None
     known = [variance for variance in (within, between) if variance is not None]
-    return Contrast(statistics.fmean(values), math.sqrt(max(known) / len(values)) if known else None)
+    by_seeds = between is not None and (within is None or between > within)
+    error = math.sqrt(max(known) / len(values)) if known else None
+    return Contrast(statistics.fmean(values), error, len(values) - 1 if by_seeds else math.inf)

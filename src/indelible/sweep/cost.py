@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import torch
 
-from indelible.attacks import FITTED, make_attack
+from indelible.attacks import COMPAT, FITTED, make_attack
 from indelible.attacks.base import plain
 from indelible.config import AuditConfig, ModelOptions
 from indelible.data.chat import ChatFormat
@@ -192,14 +192,15 @@ class _Counter:
             under = adapted if role == "base" else ""
             label = str(cell.audit[role])
             models["target" if role == "model" else role] = self.model(
-                cell, label, config.load.template, sets["members"], under
+                cell, label, config.compat or config.load.template, sets["members"], under
             )
         if "base" in models:
             models.setdefault("generator", models["base"])
         everyone = sorted((r for s in sets.values() for r in s.records), key=lambda r: (len(r.text), r.id))
         pilot = _spread(everyone, N_PILOT)
         names = [name for name in expand(config.attacks) if name not in FITTED]
-        attacks = [make_attack(name, config.settings.get(name, {})) for name in names]
+        defaults = COMPAT[config.compat] if config.compat else {}
+        attacks = [make_attack(name, {**defaults.get(name, {}), **config.settings.get(name, {})}) for name in names]
         share = {"target": 1.0}
         if config.base_control and "base" in models:
             share["base"] = min(2 * (config.control_records or n), n) / n

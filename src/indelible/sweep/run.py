@@ -6,8 +6,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from indelible.checked import check
 from indelible.environment import default_out, run_facts
@@ -107,9 +110,16 @@ def run_sweep(config: SweepConfig, given: Mapping[str, Any], *, command: Sequenc
     Raises:
         UserError: one line saying what to mend, or no cell could run.
     """
-    cells = plan_cells(config)
     out = Path(config.out or default_out("sweep", config.name))
     work = _open_work(config, out, force=force)
+    with _alone_in(work):
+        return _run_in(work, out, config, given, command=command, force=force)
+
+
+def _run_in(
+    work: Path, out: Path, config: SweepConfig, given: Mapping[str, Any], *, command: Sequence[str], force: bool
+) -> Path:
+    cells = plan_cells(config)
     started = time.monotonic()
     bench = Bench(config, work, command=command)
     ready, done = bench.prepare(cells)
@@ -128,7 +138,7 @@ def run_sweep(config: SweepConfig, given: Mapping[str, Any], *, command: Sequenc
     for name, frame in ((SCORES, scores_to_draw(config, done)), (DROPS, drops_to_draw(config, done))):
         if len(frame):
             run.write_parquet(name, frame)
-    facts = cell_facts(bench, done)
+    facts = cell_facts(bench, done, beside=run.path.parent)
     device = next((cell["device"] for cell in facts if cell.get("device")), "none")
     manifest = {
         **run_facts(KIND, run.path, config, given, command, device=device),
@@ -196,6 +206,20 @@ def _keeps_models(config: SweepConfig) -> bool:
 
 def _work_of(config: SweepConfig, out: Path) -> Path:
     return Path(config.work).expanduser() if config.work else out.with_name(out.name + "-work")
+
+
+@contextmanager
+def _alone_in(work: Path) -> Iterator[None]:
+    """One sweep at a time: each deletes rows when it is done, and trains where another may be training.
+
+    Raises:
+        UserError: another sweep is running there.
+    """
+    try:
+        with FileLock(work / ".lock", timeout=0):
+            yield
+    except Timeout as error:
+        raise UserError(f"another sweep is running in {work}: wait until it is done, or give another folder") from error
 
 
 def _open_work(config: SweepConfig, out: Path, *, force: bool) -> Path:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from indelible.stats.intervals import normal_quantile
 from indelible.sweep.contrasts import Contrast, Number, Numbers, contrast, difference, mean, pooled
 from indelible.sweep.shown import Expect
 from indelible.sweep.tally import AGREES, CANNOT_TELL, DISAGREES, IN_PART, Tally
@@ -32,9 +31,9 @@ class Curve:
     numbers: Sequence[Number]
     level: float
 
-    def z(self, n_tests: int = 1) -> float:
-        """Of an interval that holds for all of `n_tests` together (Bonferroni)."""
-        return normal_quantile(1 - (1 - self.level) / max(1, n_tests))
+    def for_all(self, n_tests: int = 1) -> float:
+        """The level of one of `n_tests` intervals that hold together at `level` (Bonferroni)."""
+        return 1 - (1 - self.level) / max(1, n_tests)
 
 
 def shape(numbers: Numbers, expect: Expect, rest: dict[str, str]) -> Iterator[Found]:
@@ -47,7 +46,7 @@ def shape(numbers: Numbers, expect: Expect, rest: dict[str, str]) -> Iterator[Fo
         return numbers.number({**rest, expect.by: line, expect.x: label}, expect.metric)
 
     if expect.shape == "above":
-        yield above(expect, labels, of, numbers.z)
+        yield above(expect, labels, of, numbers.level)
         return
     for line in expect.lines:
         known = [(label, number) for label in labels if (number := of(line, label))]
@@ -62,7 +61,7 @@ def shape(numbers: Numbers, expect: Expect, rest: dict[str, str]) -> Iterator[Fo
             yield monotone(line, curve, 1 if expect.shape == "rises" else -1)
 
 
-def above(expect: Expect, labels: Sequence[str], of: Callable[[str, str], Number], z: float) -> Found:
+def above(expect: Expect, labels: Sequence[str], of: Callable[[str, str], Number], level: float) -> Found:
     """Every line above each of `than` at every label."""
     tally = Tally()
     for line in expect.lines:
@@ -70,7 +69,7 @@ def above(expect: Expect, labels: Sequence[str], of: Callable[[str, str], Number
             for label in labels:
                 found = difference(of(line, label), of(other, label))
                 if found is not None:
-                    tally.add(found.sign(z))
+                    tally.add(found.sign(level))
     what = f"{', '.join(expect.lines)} above {', '.join(expect.than)} over {expect.x}"
     return Found(what, tally.word, tally, str(tally))
 
@@ -90,12 +89,12 @@ def monotone(line: str, curve: Curve, way: int) -> Found:
     for i, j in combinations(range(k), 2):
         found = difference(curve.numbers[j], curve.numbers[i])
         if found is not None:
-            tally.add(way * found.sign(curve.z(k * (k - 1) // 2)))
+            tally.add(way * found.sign(curve.for_all(k * (k - 1) // 2)))
     middle = (k - 1) / 2
     steps = [(i - middle) * (k - 1) / sum((j - middle) ** 2 for j in range(k)) for i in range(k)]
     trend = contrast(curve.numbers, steps)
     rho = _rank_correlation(curve.numbers)
-    sign = 0 if trend is None else way * trend.sign(curve.z())
+    sign = 0 if trend is None else way * trend.sign(curve.for_all())
     if sign > 0 and way * rho > 0:
         word = IN_PART if tally.against else AGREES
     else:
@@ -122,7 +121,7 @@ def peak(line: str, curve: Curve, between: tuple[float, float] | None) -> Found:
     if not inside or not n_outside:
         return _nothing(what)
     seeds = sorted({seed for number in curve.numbers for seed in number})
-    z_above = curve.z(len(inside) if len(seeds) == 1 else 1)
+    level_above = curve.for_all(len(inside) if len(seeds) == 1 else 1)
     tally, beaten = Tally(), []
     for side in sides:
         n_beaten = 0
@@ -130,7 +129,7 @@ def peak(line: str, curve: Curve, between: tuple[float, float] | None) -> Found:
             found = pooled([one for seed in seeds if (one := _chosen(inside, other, seed)) is not None])
             if found is None:
                 continue
-            sign = -1 if found.sign(curve.z(n_outside)) < 0 else max(0, found.sign(z_above))
+            sign = -1 if found.sign(curve.for_all(n_outside)) < 0 else max(0, found.sign(level_above))
             n_beaten += sign > 0
             tally.add(sign)
         if side:
@@ -170,7 +169,7 @@ def stays(line: str, curve: Curve, margin: float) -> Found:
     tally, said = Tally(), []
     for label, number in zip(curve.labels[1:], curve.numbers[1:], strict=True):
         found = difference(number, curve.numbers[0])
-        ends = None if found is None else found.interval(curve.z())
+        ends = None if found is None else found.interval(curve.for_all())
         if ends is None:
             tally.add(0)
             continue
@@ -189,14 +188,14 @@ def flattens(line: str, curve: Curve, share: float, rest: float) -> Found:
     if k < 3:
         return _nothing(what)
     whole = difference(curve.numbers[0], curve.numbers[-1])
-    way = 0 if whole is None else whole.sign(curve.z())
+    way = 0 if whole is None else whole.sign(curve.for_all())
     if whole is None or not way:
         return Found(what, CANNOT_TELL, Tally(), f"from first to last {_signed(whole, curve)}: too close to tell")
     tally = Tally()
 
     def test(weights: dict[int, float]) -> int:
         found = contrast(curve.numbers, [way * weights.get(i, 0.0) for i in range(k)])
-        sign = 0 if found is None else found.sign(curve.z())
+        sign = 0 if found is None else found.sign(curve.for_all())
         tally.add(sign)
         return sign
 
@@ -226,7 +225,7 @@ def _rank_correlation(numbers: Sequence[Number]) -> float:
 def _signed(found: Contrast | None, curve: Curve) -> str:
     if found is None:
         return "not known"
-    ends = found.interval(curve.z())
+    ends = found.interval(curve.for_all())
     return f"{found.value:+.3f}" + ("" if ends is None else f" [{ends[0]:+.3f}, {ends[1]:+.3f}]")
 
 
