@@ -10,9 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from indelible.data.records import Message, Query, Reply
 from indelible.errors import ModelError, Unscorable
+from indelible.models.beginnings import LEFT, families
 from indelible.models.generation import Draw, prompt_ids
 from indelible.models.load import LoadOptions, load_model
 from indelible.scoring.cache import AnswerCache
@@ -256,3 +259,37 @@ def test_no_question_is_no_work(tuned) -> None:
     answers, counts = reply(tuned, [])
     assert (answers.texts, counts.asked, counts.tokens_asked) == ({}, 0, 0)
     assert list(tuned.replies([])) == []
+
+
+def test_replies_after_many_beginnings_of_one_text_are_the_slow_ones_and_cost_it_once(tuned, rows) -> None:
+    queries = []
+    for record in rows.members[:2]:
+        ends = [i for i, c in enumerate(record.target) if c == " "][:10]
+        queries += [Query(record.messages, "", reply=Reply(6, begun=record.target[:end])) for end in ends]
+        queries += [
+            Query(record.messages, "", reply=Reply(6, 1.0, k, record.target[:end])) for k, end in enumerate(ends)
+        ]
+    seen: list[int] = []
+    hook = tuned.causal.register_forward_pre_hook(
+        lambda _, args, given: seen.append(given["input_ids"].numel()), with_kwargs=True
+    )
+    found = said(tuned, queries)
+    hook.remove()
+    for query, text in zip(queries, found, strict=True):
+        slow = slow_draw if query.reply.temperature else lambda m, q: slow_greedy(m, prompt_ids(m, q).tolist(), 6)
+        assert text == slow(tuned, query)
+    prompts = sum(len(prompt_ids(tuned, q)) for q in queries)
+    assert sum(seen) < prompts / 2 + 6 * len(queries)
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=14), min_size=1, max_size=12))
+def test_families_hold_every_prompt_once_and_what_it_shares_with_the_trunk(prompts: list[list[int]]) -> None:
+    arrays = [np.array(ids, dtype=np.int64) for ids in prompts]
+    found = families(arrays)
+    assert sorted(i for f in found for i in f.members) == list(range(len(prompts)))
+    for family in found:
+        for i, n in zip(family.members, family.shared, strict=True):
+            assert prompts[i][:n] == family.trunk[:n].tolist()
+            assert n == len(prompts[i]) or prompts[i][n] != family.trunk[n]
+            assert len(prompts[i]) - n <= LEFT
+            assert len(prompts[i]) <= len(family.trunk)

@@ -16,6 +16,7 @@ from indelible.data.chat import refuse_images
 from indelible.data.records import Message, Query, Reply
 from indelible.data.templates import END_MARKERS
 from indelible.errors import ModelError
+from indelible.models.beginnings import families, prefilled
 
 if TYPE_CHECKING:
     from indelible.data.chat import ChatFormat
@@ -73,15 +74,17 @@ def end_of_turn(model: CausalModel) -> tuple[list[int], str]:
 def replies(model: CausalModel, queries: Sequence[Query]) -> Iterator[tuple[int, str]]:
     """Replies as they get ready, with the index of each: text up to the end marker or `max_new_tokens`.
 
-    A few are made at a time, padded on the left. What a model's own generation settings add to the most probable token
-    (penalties on repetition, forbidden tokens) is left out: it would work against copying.
+    A few are made at a time, padded on the left; what their prompts share is computed once. What a model's own
+    generation settings add to the most probable token (penalties on repetition, forbidden tokens) is left out: it would
+    work against copying.
 
     Args:
         queries: each with its `reply`; targets say only where the beginning of a reply ends.
     """
     prompts = [model.prompt_ids(query) for query in queries]
     asked = [query.reply or Reply(1) for query in queries]
-    order = sorted(range(len(queries)), key=lambda i: (asked[i].temperature, asked[i].max_new_tokens, len(prompts[i])))
+    place = {i: (len(f.trunk), k, n) for k, f in enumerate(families(prompts)) for n, i in enumerate(f.members)}
+    order = sorted(range(len(queries)), key=lambda i: (asked[i].temperature, asked[i].max_new_tokens, place[i]))
     whole = max((len(ids) + reply.max_new_tokens for ids, reply in zip(prompts, asked, strict=True)), default=0)
     alike = model.packs and whole <= model.rotary_limit  # padding is nothing to attention alone
     alone = any(query.images for query in queries)  # a batch would pad pictures of several sizes
@@ -98,8 +101,10 @@ def replies(model: CausalModel, queries: Sequence[Query]) -> Iterator[tuple[int,
         temperature = asked[members[0]].temperature
         drawn = [Draw([queries[i] for i in members], temperature)] if temperature > 0 else []
         with model.network.context(), plainly_greedy(model.causal):
+            begun = prefilled(model, [prompts[i] for i in members]) if alike and not alone else None
             made = model.causal.generate(
                 **model.generation_inputs(ids, mask),
+                **({} if begun is None else {"cache": begun}),
                 max_new_tokens=asked[members[-1]].max_new_tokens,
                 do_sample=False,
                 logits_processor=drawn,
