@@ -15,6 +15,8 @@ from torch import Tensor
 
 pytest.importorskip("tabicl", reason="TabICL's package (the extra 'tabular') is not installed")
 
+from tabicl._model.layers import OneHotAndLinear
+
 from indelible.errors import ConfigError
 from indelible.models.tabular import TabularQueries
 from indelible.models.tabular_tabicl import TabICLModel, build_tabicl
@@ -133,6 +135,12 @@ def test_other_layouts_go_through_the_model_itself(changes: dict[str, Any]) -> N
 # Training.
 
 
+def one_hot_and_linear(layer: OneHotAndLinear, labels: Tensor) -> Tensor:
+    """The package's embedding of labels, in the dtype of its weights."""
+    one_hot = torch.nn.functional.one_hot(labels.long(), layer.num_classes).to(layer.weight.dtype)
+    return torch.nn.functional.linear(one_hot, layer.weight, layer.bias)
+
+
 def plain_loop(module: torch.nn.Module, task: TuneTask, setting: FineTune) -> tuple[list[float], torch.nn.Module]:
     """Full-batch training as anyone would write it; the loss before the first step and after each."""
     module, every = copy.deepcopy(module), torch.arange(len(task.query_y))
@@ -150,8 +158,13 @@ def plain_loop(module: torch.nn.Module, task: TuneTask, setting: FineTune) -> tu
 
 
 @pytest.mark.parametrize("changes", [{}, PLAIN])
-def test_stacked_training_is_the_plain_loop(changes: dict[str, Any]) -> None:
+def test_stacked_training_is_the_plain_loop(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    # In float64: in float32 rounding, which differs by processor, reaches some 1e-4 of the loss in 21 updates. The
+    # package casts its one-hot labels to float32, whatever its weights are.
+    monkeypatch.setattr(OneHotAndLinear, "forward", one_hot_and_linear)
     model, task, every = made(**changes), table(), tuple(range(1, 22))
+    model.module.double()
+    task = replace(task, context_x=task.context_x.double(), query_x=task.query_x.double())
     settings = [
         FineTune(1e-3, 15, 21, every, 0),
         FineTune(3e-4, 15, 21, every, 1, clip=0.1),
@@ -159,7 +172,7 @@ def test_stacked_training_is_the_plain_loop(changes: dict[str, Any]) -> None:
     ]
     for setting, checkpoints in zip(settings, fine_tune(model, [task], settings), strict=True):
         losses, module = plain_loop(model.module, task, setting)
-        assert [c.loss for c in checkpoints] == pytest.approx(losses[1:], rel=1e-4)
+        assert [c.loss for c in checkpoints] == pytest.approx(losses[1:], rel=1e-7)
         assert checkpoints[-1].loss < losses[0] - 0.002
         moved = dict(module.named_parameters())
         for name, start in model.module.named_parameters():
@@ -170,7 +183,7 @@ def test_stacked_training_is_the_plain_loop(changes: dict[str, Any]) -> None:
                 )
             else:
                 wanted = moved[name]
-            assert (got - wanted).abs().max().item() <= 0.02 * setting.learning_rate * setting.epochs, name
+            assert (got - wanted).abs().max().item() <= 1e-4 * setting.learning_rate * setting.epochs, name
             if start.requires_grad:
                 assert not torch.equal(got, start)
 
