@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
-from indelible import distributed
 from indelible.attacks.base import Attack, Resources, score_all
 from indelible.data.chat import Encoded
 from indelible.data.records import Query, Record
@@ -129,14 +128,13 @@ class Interview:
         """Once a server: do its answers at hand still hold? If not, none of them is used."""
         if not isinstance(model, ServerModel) or model.fingerprint in self._compared:
             return
-        cache = self.cache
-        holds = distributed.from_main(lambda: still_holds(model, queries, cache) if cache is not None else None)
+        holds = still_holds(model, queries, self.cache)
         if holds is not None:
             self._compared.add(model.fingerprint)
         if holds is False:
             say(f"{model.name} answers otherwise than before, as other weights would: answers at hand are not used")
-            if cache is not None:
-                cache.distrust(model.fingerprint)
+            if self.cache is not None:
+                self.cache.distrust(model.fingerprint)
 
 
 def _encoded(model: LanguageModel, query: Query) -> Encoded:
