@@ -48,6 +48,16 @@ def asked_by_name(given: Mapping[str, Any]) -> bool:
     return "attacks" in given and "all" not in given["attacks"] and not given.get(FORGIVING)
 
 
+def configured(name: str, config: AuditConfig) -> Attack:
+    """An attack as an audit asks for it: its settings over those of `compat`, over its own.
+
+    Raises:
+        ConfigError: an unknown attack or setting, or a value out of range.
+    """
+    defaults = COMPAT[config.compat].get(name, {}) if config.compat else {}
+    return make_attack(name, {**defaults, **config.settings.get(name, {})})
+
+
 def choose_attacks(config: AuditConfig, given: Mapping[str, Any]) -> tuple[dict[str, Attack], list[dict[str, str]]]:
     """The attacks to run, by name, and what will not run with its reason.
 
@@ -58,7 +68,6 @@ def choose_attacks(config: AuditConfig, given: Mapping[str, Any]) -> tuple[dict[
     explicit = asked_by_name(given)
     if config.reference is not None and "reference" not in names and "attacks" not in given:
         names.append("reference")
-    defaults = COMPAT[config.compat] if config.compat else {}
     for name in config.settings:
         if name not in names:
             raise ConfigError(f"settings for '{name}', which is not among the attacks of this run ({', '.join(names)})")
@@ -74,7 +83,7 @@ def choose_attacks(config: AuditConfig, given: Mapping[str, Any]) -> tuple[dict[
         "generator": has_base or config.generator is not None,  # the base writes where nothing else is named
     }
     for name in names:
-        attack = make_attack(name, {**defaults.get(name, {}), **config.settings.get(name, {})})
+        attack = configured(name, config)
         needed = (*attack.roles, "base") if attack.needs_base else attack.roles
         missing = [role for role in needed if not available[role]]
         if missing and explicit:

@@ -26,6 +26,7 @@ class SweepView:
 
     title: str
     identity: Pairs
+    beside: str
     agreement: list[tuple[str, str, str]]
     tables: list[Table]
     verdicts: Table
@@ -80,12 +81,13 @@ def build(run: SweepRun, file_hashes: Mapping[str, str]) -> SweepView:
     return SweepView(
         title=f"Study: {plain(settings.name)}",
         identity=identity,
+        beside="Beside the paper" if settings.paper else "Beside what was expected",
         agreement=[(plain(one["where"]), plain(one["word"]), plain(one["line"])) for one in run.agreement],
         tables=tables,
         verdicts=verdict_table(run),
         cells=cell_table(run),
         not_run=_not_run(manifest),
-        limits=_limits(len(settings.seeds)),
+        limits=_limits(len(settings.seeds), bool(settings.paper)),
         command=command(manifest),
         reproduction=groups,
         config=config(manifest),
@@ -106,7 +108,7 @@ def _not_run(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(what, why if n == 1 else f"{why} (in {n} cells)") for (what, why), n in found.items()]
 
 
-def _limits(n_seeds: int) -> list[str]:
+def _limits(n_seeds: int, of_a_paper: bool) -> list[str]:
     one = "One seed: the interval is over records alone; another split and training would move every number by more."
     several = (
         f"Brackets are intervals over the records of a seed, averaged over {n_seeds} seeds; beside them the least "
@@ -121,7 +123,7 @@ def _limits(n_seeds: int) -> list[str]:
         "The paper's models have some billions of parameters, and its data are other ones: orders and directions can "
         "agree, values need not."
     )
-    return [one if n_seeds == 1 else several, test, scale]
+    return [one if n_seeds == 1 else several, test, *([scale] if of_a_paper else [])]
 
 
 def markdown(view: SweepView, figures: Sequence[Figure]) -> str:
@@ -143,7 +145,7 @@ def markdown(view: SweepView, figures: Sequence[Figure]) -> str:
         ]
 
     lines = [f"# {md(view.title)}", "", *bullets(f"{md(name)}: {md(value)}" for name, value in view.identity)]
-    lines += ["## Beside the paper", ""]
+    lines += [f"## {view.beside}", ""]
     lines += bullets(f"**{md(word)}**: {md(line)}" for _, word, line in view.agreement) or ["Nothing to compare.", ""]
     lines += ["## Results", "", *(text for one in view.tables for text in grid(one)), *pictures(figures)]
     lines += ["## Verdicts", "", *grid(view.verdicts), "## What this does not show", "", *bullets(map(md, view.limits))]

@@ -15,14 +15,14 @@ from typing import TypeVar
 
 import torch
 
-from indelible.attacks import COMPAT, FITTED, make_attack
+from indelible.attacks import FITTED
 from indelible.attacks.base import plain
 from indelible.config import AuditConfig, ModelOptions
 from indelible.data.chat import ChatFormat
 from indelible.data.records import Query, Record, Reply
 from indelible.errors import UserError
 from indelible.models.load import LoadOptions, load_model
-from indelible.selection import expand
+from indelible.selection import configured, expand
 from indelible.sweep.bench import Bench
 from indelible.sweep.config import GapOptions
 from indelible.sweep.data import RowSet
@@ -199,8 +199,7 @@ class _Counter:
         everyone = sorted((r for s in sets.values() for r in s.records), key=lambda r: (len(r.text), r.id))
         pilot = _spread(everyone, N_PILOT)
         names = [name for name in expand(config.attacks) if name not in FITTED]
-        defaults = COMPAT[config.compat] if config.compat else {}
-        attacks = [make_attack(name, {**defaults.get(name, {}), **config.settings.get(name, {})}) for name in names]
+        attacks = [configured(name, config) for name in names]
         share = {"target": 1.0}
         if config.base_control and "base" in models:
             share["base"] = min(2 * (config.control_records or n), n) / n

@@ -13,11 +13,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from indelible.attacks import COMPAT, FITTED, make_attack
+from indelible.attacks import FITTED
 from indelible.checked import check
 from indelible.config import AuditConfig, TrainConfig, resolve
 from indelible.errors import ConfigError, did_you_mean
-from indelible.selection import check_names, expand
+from indelible.selection import check_names, configured, expand
 from indelible.sweep.checks import OWN_AUDIT, OWN_TRAINING, check_metrics, check_path
 from indelible.sweep.config import (
     DataPlan,
@@ -242,10 +242,9 @@ def audit_config(cell: Cell, **places: Any) -> AuditConfig:
     for name in made.settings:
         if name not in names:
             raise ConfigError(f"audit.settings for '{name}', which is not among the attacks ({', '.join(names)})")
-    defaults = COMPAT[made.compat] if made.compat else {}
     for name in names:
         if name not in FITTED:
-            make_attack(name, {**defaults.get(name, {}), **made.settings.get(name, {})})
+            configured(name, made)
     return made
 
 

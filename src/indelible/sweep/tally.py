@@ -1,4 +1,4 @@
-"""Comparisons counted: the paper's way, the other way, too close to tell; and the word for how they stand."""
+"""Comparisons counted: the expected way, the other way, too close to tell; and the word for how they stand."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 AGREES, IN_PART, DISAGREES, CANNOT_TELL = "agrees", "agrees in part", "disagrees", "cannot tell"
 
 BY_CHANCE = 0.05
-"""The share of clear comparisons that may go the other way where all in truth go the paper's."""
+"""The share of clear comparisons that may go the other way where all in truth go the expected way."""
 
 
 @dataclass
 class Tally:
-    """Comparisons of our numbers whose way the paper knows: ours goes it, goes the other, or is too close to tell."""
+    """Comparisons of numbers whose way the paper, or a study of ours, foretells: ours go it, the other, or neither."""
 
     same: int = 0
     against: int = 0
     unclear: int = 0
 
     def add(self, sign: int) -> None:
-        """1: the paper's way; -1: the other; 0: too close to tell."""
+        """1: the expected way; -1: the other; 0: too close to tell."""
         self.same += sign > 0
         self.against += sign < 0
         self.unclear += sign == 0
@@ -44,4 +44,4 @@ class Tally:
             return "no two numbers to compare"
         close = f", {self.unclear} too close to tell" if self.unclear else ""
         pairs = f"{self.total} pair{'s' * (self.total != 1)}"
-        return f"of {pairs} {self.same} the paper's way, {self.against} against it{close}"
+        return f"of {pairs} {self.same} the expected way, {self.against} against it{close}"
