@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from indelible.attacks.base import Attack, Resources, plain, score_all
 from indelible.config import AuditConfig
@@ -22,6 +23,8 @@ from indelible.interview import Interview, prepare
 from indelible.models.base import LanguageModel
 from indelible.rehearsal import check_seconds, report_seconds, statistics_seconds
 from indelible.scoring.engine import Answers
+
+Item = TypeVar("Item")
 
 N_WARM = 3
 """Records that go first and are not timed: with them everything is loaded that is loaded once."""
@@ -142,7 +145,7 @@ def forecast(
     model = interview.models["target"]
     lengths = {r.id: len(model.encode(plain(r))) for r in records}
     ordered = sorted(records, key=lambda r: (lengths[r.id], r.id))
-    warm, pilot = _spread(ordered, N_WARM), _spread(ordered, N_PILOT)
+    warm, pilot = spread(ordered, N_WARM), spread(ordered, N_PILOT)
 
     def total(some: Sequence[Record]) -> int:
         return sum(lengths[r.id] for r in some)
@@ -179,8 +182,10 @@ def forecast(
     return Forecast(round(tokens), sum(stages.values()), len(warm) + len(pilot), stages)
 
 
-def _spread(ordered: Sequence[Record], n: int) -> list[Record]:
-    """The middle record of each of n equal parts: their sum stands for the whole."""
+def spread(ordered: Sequence[Item], n: int) -> list[Item]:
+    """The middle item of each of n equal parts (of all there are, where they are fewer): their sum stands for the
+    whole."""
+    n = min(n, len(ordered))
     return [ordered[(2 * i + 1) * len(ordered) // (2 * n)] for i in range(n)]
 
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 
@@ -21,6 +20,7 @@ from indelible.config import AuditConfig, ModelOptions
 from indelible.data.chat import ChatFormat
 from indelible.data.records import Query, Record, Reply
 from indelible.errors import UserError
+from indelible.forecast import spread
 from indelible.models.load import LoadOptions, load_model
 from indelible.selection import configured, expand
 from indelible.sweep.bench import Bench
@@ -197,7 +197,7 @@ class _Counter:
         if "base" in models:
             models.setdefault("generator", models["base"])
         everyone = sorted((r for s in sets.values() for r in s.records), key=lambda r: (len(r.text), r.id))
-        pilot = _spread(everyone, N_PILOT)
+        pilot = spread(everyone, N_PILOT)
         names = [name for name in expand(config.attacks) if name not in FITTED]
         attacks = [configured(name, config) for name in names]
         share = {"target": 1.0}
@@ -224,17 +224,8 @@ class _Counter:
 
 
 def _mean_length(model: Dry, records: Sequence[Record]) -> float:
-    part = _spread(records, SAMPLE)
+    part = spread(records, SAMPLE)
     return sum(len(model.encode(plain(r))) for r in part) / len(part)
-
-
-Item = TypeVar("Item")
-
-
-def _spread(items: Sequence[Item], n: int) -> list[Item]:
-    """The middle item of each of n equal parts."""
-    n = min(n, len(items))
-    return [items[(2 * i + 1) * len(items) // (2 * n)] for i in range(n)]
 
 
 def _seconds(bench: Bench, left: Sequence[Cell], counter: _Counter) -> tuple[float | None, str]:
@@ -245,7 +236,7 @@ def _seconds(bench: Bench, left: Sequence[Cell], counter: _Counter) -> tuple[flo
     if not (path.startswith("builtin:") or Path(path).expanduser().exists()):
         return None, f"{path} would have to be downloaded first"
     load = cell.measure.load if cell.measure is not None else audit_config(cell).load
-    rows = _spread(bench.set_of(cell, bench.sets(cell)[0]).records, TIMED_ROWS)
+    rows = spread(bench.set_of(cell, bench.sets(cell)[0]).records, TIMED_ROWS)
     try:
         loading, scoring, writing = _scoring_rates(path, load, rows, replies=counter.written_tokens > 0)
         total = counter.forward_tokens / scoring + counter.written_tokens / writing + len(left) * 2 * loading
