@@ -24,6 +24,7 @@ from indelible.drift import measure_drift
 from indelible.environment import default_out, run_facts, training_facts
 from indelible.forecast import forecast
 from indelible.interview import Interview, prepare, score_frame, unscorable
+from indelible.models.server import ServerModel
 from indelible.models.sources import locate
 from indelible.parts import control_part, records_frame
 from indelible.progress import say
@@ -115,6 +116,8 @@ def run_audit(
         f"{len(attacks)} attacks; {target.device} {str(target.dtype).removeprefix('torch.')}; "
         f"template {target.chat.name if target.chat is not None else 'of the server'}"
     )
+    cache = AnswerCache(engine_version=ENGINE_VERSION) if config.cache and distributed.is_main() else None
+    base = subjects.models.get("base")
     resources = Resources(
         pool=cohort.pool,
         known=cohort.known,
@@ -122,10 +125,10 @@ def run_audit(
         spans=lambda q: target.encode(q).spans,
         tokens=lambda q: target.encode(q).target_ids.tolist(),
         embedder=config.embedder,
-        base=subjects.models.get("base"),
+        base=base,
+        cache=None if isinstance(base, ServerModel) else cache,  # a server's may be of other weights by now
     )
     audited = sorted([*cohort.members, *cohort.nonmembers], key=lambda r: r.id)  # membership shows in no order
-    cache = AnswerCache(engine_version=ENGINE_VERSION) if config.cache and distributed.is_main() else None
     interview = Interview(subjects.models, cache)
     has_control = config.base_control and "base" in subjects.models
     on_base = controlled(attacks, subjects.models["base"], not_run) if has_control else {}

@@ -20,6 +20,7 @@ from indelible.data.records import Message, Query, Record, Reply
 from indelible.errors import ModelError
 from indelible.models.masked import DROPOUT, load_filler, load_masked
 from indelible.models.proposals import ROUNDS, fill_from_base, seed_of
+from indelible.scoring.cache import AnswerCache
 
 WORDS = "the a cat dog sat ran on in mat hat red blue big one two walk ##ed ##ing . ,"
 ASK = (Message("user", "What is it?"),)
@@ -65,6 +66,43 @@ def test_a_beginning_that_does_not_fit_the_context_is_not_asked(toy) -> None:
     long = replace(toy, context_length=n + 7)
     assert fill_from_base(long, [Blanks(ASK, "one two three four", ((4, 13),), 0)]) == [None]
     assert fill_from_base(replace(toy, context_length=n + 8), [Blanks(ASK, "one two three four", ((4, 13),), 0)])[0]
+
+
+def test_what_the_base_wrote_is_at_hand_in_the_next_run_and_after_an_interruption(tmp_path) -> None:
+    seen: list[Query] = []
+
+    class Writer:
+        name, context_length, fingerprint = "writer", 100, "one"
+        breaks_after = 3
+
+        def prompt_length(self, query: Query) -> int:
+            return 5
+
+        def replies(self, queries: Sequence[Query]) -> Iterator[tuple[int, str]]:
+            for i in reversed(range(len(queries))):
+                if len(seen) == self.breaks_after:
+                    raise KeyboardInterrupt
+                seen.append(queries[i])
+                yield i, f"word{queries[i].reply.seed}"
+
+    cache = AnswerCache(tmp_path, engine_version=1)
+    text = "one two three four five six"
+    blanks = [Blanks(ASK, text, ((0, 3), (8, 13), (19, 23)), 1), Blanks(ASK, text, ((4, 7), (14, 18)), 2)]
+    with pytest.raises(KeyboardInterrupt):
+        fill_from_base(Writer(), blanks, cache=cache)
+    writer = Writer()
+    writer.breaks_after = 100
+    told: list[int] = []
+    fills = fill_from_base(writer, blanks, told.append, cache=cache)
+    assert len(seen) == len(set(seen)) == 5
+    assert sum(told) == 5
+    assert fills == fill_from_base(writer, blanks, cache=cache)
+    assert len(seen) == 5
+    assert fills == fill_from_base(writer, blanks)  # without a cache: the same, asked anew
+    assert len(seen) == 10
+    writer.fingerprint = "another"
+    fill_from_base(writer, blanks, cache=cache)
+    assert len(seen) == 15
 
 
 def test_each_answer_of_a_conversation_is_written_from_the_turns_before_it() -> None:

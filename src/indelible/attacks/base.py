@@ -15,6 +15,7 @@ from indelible.data.pools import DEFAULT_EMBEDDER
 from indelible.data.records import Context, Query, Record, with_context
 from indelible.errors import Unscorable
 from indelible.models.base import Access, LanguageModel, TokenLogprobs
+from indelible.scoring.cache import AnswerCache
 from indelible.scoring.engine import Answers
 
 
@@ -30,6 +31,7 @@ class Resources:
         tokens: the ids of the target tokens of a query, by the same.
         embedder: the sentence embedder for retrieval.
         base: the model before fine-tuning, where one is given: some attacks let it write.
+        cache: where what it writes is kept for the next run; None keeps nothing.
     """
 
     pool: Sequence[Record] = ()
@@ -39,6 +41,7 @@ class Resources:
     tokens: Callable[[Query], Sequence[int]] | None = None
     embedder: str = DEFAULT_EMBEDDER
     base: LanguageModel | None = None
+    cache: AnswerCache | None = None
 
 
 @dataclass(frozen=True)

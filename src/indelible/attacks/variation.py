@@ -103,7 +103,7 @@ class Spv(Attack):
                 from indelible.models.proposals import fill_from_base
 
                 try:
-                    fills = fill_from_base(resources.base, blanks, progress.advance)
+                    fills = fill_from_base(resources.base, blanks, progress.advance, cache=resources.cache)
                 except ModelError as error:  # a format in which no answer can be begun: no reason to stop the others
                     return dict.fromkeys(blanks), f"{why_none}: {error}"
             else:

@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,6 +17,10 @@ from indelible.errors import ConfigError, Unscorable
 from indelible.models.base import LanguageModel
 from indelible.models.causal import CausalModel
 from indelible.scoring.logprobs import CHUNK
+from indelible.scoring.replies import remembered
+
+if TYPE_CHECKING:
+    from indelible.scoring.cache import AnswerCache
 
 ROUNDS = 5
 """How often a filler is asked for one fill before it is given up."""
@@ -116,7 +120,11 @@ def propose_from_base(model: LanguageModel, record: Record, top_k: int) -> list[
 
 
 def fill_from_base(
-    model: LanguageModel, blanks: Sequence[Blanks], advance: Callable[[int], None] = lambda _: None
+    model: LanguageModel,
+    blanks: Sequence[Blanks],
+    advance: Callable[[int], None] = lambda _: None,
+    *,
+    cache: AnswerCache | None = None,
 ) -> list[tuple[str, ...] | None]:
     """Fills that the model writes, one a span: as many words as the span has, drawn at temperature 1, as the text would
     go on after all that stands left of it.
@@ -126,6 +134,7 @@ def fill_from_base(
 
     Args:
         advance: told how many more spans are filled.
+        cache: of replies at hand, and for new ones.
 
     Returns:
         for each text its fills, or None where one of them failed.
@@ -139,7 +148,7 @@ def fill_from_base(
         asked = {at: _question(blanks[at[0]], at[1], attempt) for at in open_}
         asked = {at: query for at, query in asked.items() if _fits(model, query)}
         places = list(asked)
-        for k, text in model.replies([asked[at] for at in places]) if places else ():
+        for k, text in remembered(model, [asked[at] for at in places], cache):
             if isinstance(text, Unscorable):
                 continue
             i, j = places[k]

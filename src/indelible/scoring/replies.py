@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from indelible import distributed
 from indelible.data.records import Query
@@ -14,6 +14,31 @@ from indelible.scoring.engine import Answers, Counts
 
 AT_ONCE = 64
 """Replies between two writes to the cache: an interruption loses no more."""
+
+
+def remembered(
+    model: LanguageModel, queries: Sequence[Query], cache: AnswerCache | None
+) -> Iterator[tuple[int, str | Unscorable]]:
+    """What `model.replies` gives, for one process: those at hand first, new ones kept, also of an interrupted run."""
+    at_hand = cache.read_texts(model.fingerprint, queries) if cache is not None else {}
+    yield from ((i, at_hand[query]) for i, query in enumerate(queries) if query in at_hand)
+    left = [i for i, query in enumerate(queries) if query not in at_hand]
+    new: list[tuple[Query, str]] = []
+
+    def keep() -> None:
+        if cache is not None and new:
+            cache.write_texts(model.fingerprint, new)
+        new.clear()
+
+    try:
+        for k, text in model.replies([queries[i] for i in left]) if left else ():
+            if not isinstance(text, Unscorable):
+                new.append((queries[left[k]], text))
+            if len(new) >= AT_ONCE:
+                keep()
+            yield left[k], text
+    finally:
+        keep()
 
 
 def reply(
