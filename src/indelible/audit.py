@@ -91,6 +91,8 @@ def run_audit(
     attacks, not_run = choose_attacks(config, asked)
     fitted = [name for name in (BLIND_ATTACK, COMBINED) if name in expand(config.attacks)]
     check_gates(gates, [*attacks, *fitted], FPRS)
+    out, force = Path(config.out or default_out("audit", config.model)), bool(given.get("force"))
+    distributed.from_main(lambda: RunDir.check(out, force=force))  # before models are loaded
     clock = _Clock()
     tables, cohort = distributed.from_main(lambda: _read(config))
     clock("data")
@@ -100,9 +102,7 @@ def run_audit(
     attacks = without_pool(attacks, len(cohort.pool), asked, not_run)
     attacks = without_access(attacks, subjects.models, asked, not_run)
     attacks, cohort = without_known(attacks, cohort, config.seed, asked, not_run)
-    run = distributed.from_main(
-        lambda: RunDir.open(Path(config.out or default_out("audit", config.model)), force=bool(given.get("force")))
-    )
+    run = distributed.from_main(lambda: RunDir.open(out, force=force))
     clock("models")
     lost = {
         reason: by

@@ -68,7 +68,7 @@ def _one_line(kind: type[BaseModel], error: ValidationError) -> str:
         has_flag = len(where) == 1 and get_origin(kind.model_fields[name].annotation) is not dict
         return f"setting '{name}' is missing" + (f": give --{name.replace('_', '-')}" if has_flag else "")
     given = "" if isinstance(first["input"], Mapping) else f" (given: {first['input']!r})"
-    return f"setting '{name}': {_said(dict(first))}{given}" if name else _said(dict(first))
+    return f"setting '{name}': {said(first)}{given}" if name else said(first)
 
 
 def _is_kind(part: str, kinds: Set[str]) -> bool:
@@ -90,8 +90,8 @@ def _of_the_kind_meant(error: ValidationError, kinds: Set[str]) -> list[ErrorDet
     return plain or min(found.values(), key=misfit)
 
 
-def _said(error: Mapping[str, Any]) -> str:
-    """An error in our words."""
+def said(error: Mapping[str, Any]) -> str:
+    """An error of pydantic in our words."""
     type_, context = str(error["type"]), error.get("ctx", {})
     if type_ == "value_error":
         return str(context["error"])

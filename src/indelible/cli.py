@@ -53,7 +53,7 @@ _CONFIG = Opt("--config", help="YAML file with the same settings; flags override
 @app.command()
 def audit(
     model: Annotated[
-        str | None, Opt("--model", help="Fine-tuned model: folder, adapter folder, .gguf, hub id, builtin:NAME.")
+        str | None, Opt("--model", help="Fine-tuned model: folder, adapter, .gguf, hub id, builtin:NAME, server:URL.")
     ] = None,
     members: Annotated[
         str | None, Opt("--members", help="Training file (JSONL, JSON, CSV, Parquet, or a datasets name).")
@@ -64,7 +64,9 @@ def audit(
     base: Annotated[
         str | None, Opt("--base", help="The model before fine-tuning: control, and `reference-base`.")
     ] = None,
-    reference: Annotated[str | None, Opt("--reference", help="Another model, for the attack `reference`.")] = None,
+    reference: Annotated[
+        str | None, Opt("--reference", help="Tuned alike on other rows of the source: for `reference`, `spv`.")
+    ] = None,
     generator: Annotated[
         str | None, Opt("--generator", help="The model that writes probes for `icp-sp-gen`; else the base.")
     ] = None,

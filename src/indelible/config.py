@@ -177,4 +177,4 @@ def resolve(kind: type[Config], flags: Mapping[str, Any], file: str | None = Non
             given[key] = {**given[key], **value}
         else:
             given[key] = value
-    return check(kind, given), given
+    return check(kind, given, f"{file} and flags: " if file is not None else ""), given

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from indelible.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from indelible.attacks import Attack
 
 
 def listing(what: str) -> str:
@@ -30,11 +35,25 @@ def _attacks() -> str:
         settings = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(attack))
         lines += [f"{name}", f"    {attack.formula}", f"    {attack.paper}; needs {attack.access}"
                   + (", a reference pool" if attack().n_pool else "")
-                  + "".join(f", a {role} model" for role in attack.roles if role != "target")]  # fmt: skip
+                  + "".join(f", a {role} model" for role in attack.roles if role != "target")
+                  + (f", a base model or one named by `{attack.writer}`" if attack.writer else "")]  # fmt: skip
         if settings:
             lines.append(f"    settings: {settings}")
+            lines += [f"    {line}" for line in _meaning(attack)]
     lines += [f"{name}  (fitted on labels: never evidence)\n    {text}" for name, text in FITTED.items()]
     return "\n".join(lines)
+
+
+def _meaning(attack: type[Attack]) -> list[str]:
+    """What its docstring says of its settings, as lines of one width."""
+    import inspect
+    import textwrap
+
+    kinds = [kind for kind in attack.__mro__ if "Settings: " in (kind.__dict__.get("__doc__") or "")]
+    if not kinds:
+        return []
+    paragraph = inspect.cleandoc(str(kinds[0].__doc__)).split("Settings: ")[1].split("\n\n")[0]
+    return textwrap.wrap(" ".join(paragraph.split()), 116)
 
 
 def _models() -> str:

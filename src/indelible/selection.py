@@ -86,10 +86,11 @@ def choose_attacks(config: AuditConfig, given: Mapping[str, Any]) -> tuple[dict[
         attack = configured(name, config)
         needed = (*attack.roles, "base") if attack.needs_base else attack.roles
         missing = [role for role in needed if not available[role]]
-        if missing and explicit:
-            raise ConfigError(f"attack '{name}' needs a {missing[0]} model: give --{missing[0]}")
         if missing:
-            not_run.append({"what": name, "reason": f"no {missing[0]} model given (--{missing[0]})"})
+            other = f" or --set {name}.{attack.writer}=NAME" if missing[0] == "base" and attack.writer else ""
+            if explicit:
+                raise ConfigError(f"attack '{name}' needs a {missing[0]} model: give --{missing[0]}{other}")
+            not_run.append({"what": name, "reason": f"no {missing[0]} model given (--{missing[0]}{other})"})
         else:
             attacks[name] = attack
     if not attacks:

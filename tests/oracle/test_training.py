@@ -302,6 +302,7 @@ def test_every_epoch_has_every_row_once_in_a_seeded_order() -> None:
 
 
 def test_the_training_log_says_what_was_seen_when(tuned_toy: Path, rows) -> None:
+    assert (tuned_toy / "training_log.parquet").stat().st_mode & 0o077 == 0  # it says who was trained on
     log = pd.read_parquet(tuned_toy / "training_log.parquet")
     ids = [r.id for r in rows.members]
     order = [ids[i] for epoch in sft.row_order(40, 12, seed=0) for i in epoch]

@@ -17,6 +17,7 @@ from indelible.attacks.likelihood import Loss, MinK, MinKPlusPlus, Reference, Re
 from indelible.attacks.perturbation import Lowercase, Neighborhood, Pac
 from indelible.attacks.prefix import ConRecall, Recall
 from indelible.attacks.variation import Spv
+from indelible.checked import said
 from indelible.errors import ConfigError, did_you_mean
 
 ATTACKS: dict[str, type[Attack]] = {
@@ -89,7 +90,7 @@ def make_attack(name: str, settings: Mapping[str, Any] | None = None) -> Attack:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{name}.{where}={first['input']!r}: {first['msg']}") from error
+        raise ConfigError(f"{name}.{where}={first['input']!r}: {said(first)}") from error
 
 
 __all__ = ["ATTACKS", "COMPAT", "FITTED", "Attack", "make_attack"]

@@ -50,7 +50,7 @@ class Attack(ABC):
 
     Class attributes say what reports and `docs/methods.md` print: `name`, `formula` (of the score), `paper`,
     `deviation` (how it differs from the paper or its code, '' where it doesn't), `access` (what of the model it
-    needs), `roles` (which models it asks).
+    needs), `roles` (which models it asks), `writer` (the setting that names a model to write in the base's place).
     """
 
     name: ClassVar[str] = ""
@@ -59,6 +59,7 @@ class Attack(ABC):
     deviation: ClassVar[str] = ""
     access: ClassVar[Access] = "logprobs"
     roles: ClassVar[tuple[str, ...]] = ("target",)
+    writer: ClassVar[str] = ""
 
     @property
     def n_pool(self) -> int:

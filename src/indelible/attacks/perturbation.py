@@ -94,6 +94,7 @@ class Neighborhood(Attack):
         "p(v) / (1 - p(y_t)) among the 5 most probable v at each t"
     )
     paper: ClassVar[str] = "Mattern et al. 2023; ICP-MIA App. A (Neighborhood Attack)"
+    writer: ClassVar[str] = "model"
     deviation: ClassVar[str] = (
         "by default the audited model's base proposes, from what precedes a token (paper: roberta-base, from both "
         "sides); replacements are made in the text as it is (released code: decoded anew, cut at 512 tokens)"

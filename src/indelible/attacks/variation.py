@@ -42,6 +42,7 @@ class Spv(Attack):
         "max(1, floor(0.3 words / (2 + 2))) spans of 2 words refilled"
     )
     paper: ClassVar[str] = "Fu et al. 2024 (SPV-MIA); ICP-MIA App. A"
+    writer: ClassVar[str] = "filler"
     deviation: ClassVar[str] = (
         "by default the audited model's base fills the spans, each from the prompt and what stands left of it (paper: "
         "T5, from both sides); short answers have one span (authors' code: none, and a score of 0); copies are not "

@@ -28,9 +28,14 @@ def save_checkpoint(model: CausalModel, folder: Path, config: TrainConfig, steps
 
 
 def write_log(path: Path, steps: Sequence[Step], records: Sequence[Record]) -> None:
-    """`training_log.parquet`: step, epoch, record_id, learning_rate, loss (the step's), one row a record seen."""
+    """`training_log.parquet`: step, epoch, record_id, learning_rate, loss (the step's), one row a record seen.
+
+    It says who was trained on: readable by its owner alone.
+    """
     import pandas as pd
 
     rows = [(s.step, s.epoch, records[i].id, s.learning_rate, s.loss) for s in steps for i in s.rows]
     frame = pd.DataFrame(rows, columns=["step", "epoch", "record_id", "learning_rate", "loss"])
+    path.touch(mode=0o600)
+    path.chmod(0o600)
     frame.to_parquet(path, index=False)
