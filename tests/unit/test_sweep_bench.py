@@ -130,7 +130,8 @@ def test_a_study_asks_for_the_attacks_it_names_and_no_other() -> None:
     assert not asked_by_name({**given, FORGIVING: True})
     attacks, not_run = choose_attacks(config, {**given, FORGIVING: True})
     assert set(attacks) == {"loss"}  # no `reference` beside them; spv lacks the base that fills, which is no error
-    assert "no base model given (--base)" in [one["reason"] for one in not_run if one["what"] == "spv"]
+    reasons = [one["reason"] for one in not_run if one["what"] == "spv"]
+    assert reasons == ["no base model given (--base or --set spv.filler=NAME)"]
     assert "reference" in choose_attacks(config.model_copy(update={"attacks": ("loss",)}), {})[0]
 
 
